@@ -1,0 +1,21 @@
+"Packaging: everything is read from settings.ini, the one place nbdev also reads."
+from configparser import ConfigParser
+from pathlib import Path
+
+from setuptools import find_namespace_packages, setup
+
+cfg = ConfigParser(delimiters=["="], interpolation=None)
+cfg.read(Path(__file__).parent / "settings.ini", encoding="utf-8")
+cfg = cfg["DEFAULT"]
+extras = {key.removesuffix("_requirements"): cfg[key].split() for key in cfg if key.endswith("_requirements")}
+
+setup(
+    name=cfg["lib_name"], version=cfg["version"], description=cfg["description"], author=cfg["author"],
+    author_email=cfg["author_email"], license="Apache-2.0", url=cfg["git_url"], keywords=cfg["keywords"].split(),
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown", python_requires=f">={cfg['min_python']}",
+    packages=find_namespace_packages(include=["lm_predictor*"]), include_package_data=True,
+    package_data={"lm_predictor": ["module_db/*.json", "module_db/*/*.json", "hardware/*.json"]},
+    install_requires=cfg["requirements"].split(), extras_require=extras,
+    entry_points={"console_scripts": cfg["console_scripts"].split(), "nbdev": [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"]},
+)
