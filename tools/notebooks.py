@@ -1,0 +1,152 @@
+"""Run the notebooks so that a repeat is byte-identical, check that they are up to date, and keep README.md in step.
+
+    python tools/notebooks.py run    [PATHS...]   execute in place, save the outputs, clean as nbdev_clean does
+    python tools/notebooks.py check  [PATHS...]   execute, write nothing, fail where a saved notebook differs
+    python tools/notebooks.py readme [--write]    README.md is nbs/index.ipynb as Markdown: compare, or write it
+"""
+import argparse
+import difflib
+import json
+import os
+import posixpath
+import re
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Runs in each kernel before the first cell: widgets are numbered instead of named at random.
+SETUP = ("import comm.base_comm, itertools, types; comm.base_comm.uuid = types.SimpleNamespace(uuid4=lambda "
+         "count=itertools.count(): types.SimpleNamespace(hex=f'{next(count):032x}'))")
+
+
+def environment(scratch: str) -> dict[str, str]:
+    "What the kernels inherit: nothing of this terminal, of the network, or of the user's own records"
+    return dict(IN_TEST="1", PYTHONHASHSEED="0", PYTHONPATH=str(ROOT), COLUMNS="120", TERM="dumb", HF_HUB_OFFLINE="1",
+                JUPYTER_PREFER_ENV_PATH="1", LM_PREDICTOR_DB=str(Path(scratch, "module_db")))
+
+
+def find(paths: list[str]) -> list[Path]:
+    "The notebooks at or below `paths`, default nbs/, without checkpoints and built pages"
+    roots = [Path(p).resolve() for p in paths] or [ROOT/"nbs"]
+    found = [f for r in roots for f in ([r] if r.is_file() else sorted(r.rglob("*.ipynb")))]
+    return [f for f in found if not any(part[0] in "._" for part in f.relative_to(ROOT).parts)]
+
+
+def skipped(source: str, flags: set[str]) -> bool:
+    "Does nbdev_test skip this cell? `#| eval: false`, a flag of tst_flags, or a call of nbdev_export"
+    directives = re.findall(r"^#\|\s*(.+?)\s*$", source, re.M)
+    return "nbdev_export(" in source or any(d.split()[0] in flags or re.fullmatch(r"eval:\s*false", d, re.I) for d in directives)
+
+
+def execute(path: Path) -> str:
+    "The text of the notebook after a fresh run in its own directory, cleaned with the settings of settings.ini"
+    import nbformat
+    from execnb.nbio import dict2nb, nb2str
+    from nbclient import NotebookClient
+    from nbdev.clean import clean_nb
+    from nbdev.config import get_config
+
+    cfg = get_config(path=path)
+    flags = set(cfg.tst_flags.split())
+
+    class Client(NotebookClient):
+        async def async_execute_cell(self, cell, *args, **kwargs):
+            if cell.cell_type == "code" and skipped(cell.source, flags):
+                return cell
+            return await super().async_execute_cell(cell, *args, **kwargs)
+
+    notebook = nbformat.read(path, as_version=4)
+    if not any(c.cell_type != "code" and re.search(r"^(- )?skip_exec:\s*true", c.source, re.M | re.I) for c in notebook.cells):
+        notebook.metadata.pop("widgets", None)
+        Client(notebook, timeout=600, record_timing=False, coalesce_streams=True, resources={"metadata": {"path": path.parent}},
+               extra_arguments=["--log-level=ERROR", f"--InteractiveShellApp.exec_lines={SETUP}"]).execute()
+    notebook = dict2nb(json.loads(nbformat.writes(notebook)))
+    clean_nb(notebook, cfg.clear_all, cfg.allowed_metadata_keys.split(), cfg.allowed_cell_metadata_keys.split(), cfg.clean_ids)
+    for place in (ROOT, sys.prefix):
+        if any(f"{place}/" in json.dumps(c.get("outputs", [])) for c in notebook.cells):
+            raise ValueError(f"an output shows a path of this machine, {place}/")
+    return nb2str(notebook)
+
+
+def difference(old: str, new: str, names: tuple[str, str], limit: int = 24) -> str:
+    "The first lines of a unified diff, each cut to the width of a screen"
+    lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), *names, n=1, lineterm=""))
+    shown = [line if len(line) <= 160 else line[:157] + "..." for line in lines[:limit]]
+    return "\n".join(shown + [f"... {len(lines) - limit} more lines"]*(len(lines) > limit))
+
+
+def run(paths: list[str], write: bool, jobs: int) -> int:
+    "Execute the notebooks, `jobs` at a time; the number of those that failed or, unless `write`, differ"
+    files, bad, start = find(paths), {}, time.time()
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ.update(environment(scratch))
+        with ProcessPoolExecutor(jobs) as pool:
+            pending = {pool.submit(timed, f): f for f in files}
+            for number, done in enumerate(as_completed(pending), 1):
+                path, name, seconds, verdict = pending[done], str(pending[done].relative_to(ROOT)), 0, "ok"
+                try:
+                    text, seconds = done.result()
+                    old = path.read_text(encoding="utf-8")
+                    if text != old and write:
+                        path.write_text(text, encoding="utf-8")
+                        verdict = "written"
+                    elif text != old:
+                        bad[name] = difference(old, text, ("saved", "executed"))
+                        verdict = "DIFFERS"
+                except Exception as e:
+                    bad[name], verdict = str(e), "FAILED"
+                print(f"[{number}/{len(files)}] {name}: {verdict}, {seconds:.1f} s", flush=True)
+    for name, why in bad.items():
+        print(f"\n=== {name}\n{why}", file=sys.stderr)
+    print(f"{len(files) - len(bad)} of {len(files)} notebooks {'executed' if write else 'reproduce'} in {time.time() - start:.0f} s"
+          + "".join(f"\n  not {name}" for name in sorted(bad)))
+    return len(bad)
+
+
+def timed(path: Path) -> tuple[str, float]:
+    "`execute` and its seconds; a plain exception, because nbclient's own do not pickle"
+    start = time.time()
+    try:
+        return execute(path), time.time() - start
+    except Exception as e:
+        raise RuntimeError(re.sub(r"\x1b\[[0-9;]*m", "", str(e))) from None
+
+
+def readme_text() -> str:
+    "nbs/index.ipynb as Markdown: Markdown cells, code cells in fences, links made relative to the root"
+    cells = json.loads((ROOT/"nbs/index.ipynb").read_text(encoding="utf-8"))["cells"]
+    parts = [(c["cell_type"], "".join(c["source"]).strip()) for c in cells]
+    parts = [f"```python\n{text}\n```" if kind == "code" else text for kind, text in parts if kind in ("code", "markdown") and text]
+    return re.sub(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s]+)", lambda m: posixpath.normpath("nbs/" + m[1]), "\n\n".join(parts)) + "\n"
+
+
+def readme(write: bool) -> int:
+    "Compare README.md with nbs/index.ipynb, or write it; 1 when they differ"
+    path, new = ROOT/"README.md", readme_text()
+    if write:
+        path.write_text(new, encoding="utf-8")
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    if old != new:
+        print(difference(old, new, ("README.md", "nbs/index.ipynb")), file=sys.stderr)
+    print("README.md " + ("is not nbs/index.ipynb; python tools/notebooks.py readme --write" if old != new else "agrees with nbs/index.ipynb"))
+    return int(old != new)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["run", "check", "readme"])
+    parser.add_argument("paths", nargs="*", help="notebooks or directories; all of nbs/ by default")
+    parser.add_argument("--jobs", type=int, default=2, help="notebooks at a time (default 2)")
+    parser.add_argument("--write", action="store_true", help="readme: write README.md")
+    args = parser.parse_args()
+    if args.command == "readme":
+        return readme(args.write)
+    return int(run(args.paths, args.command == "run", args.jobs) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
