@@ -31,9 +31,10 @@ def environment(scratch: str) -> dict[str, str]:
 
 def find(paths: list[str]) -> list[Path]:
     "The notebooks at or below `paths`, default nbs/, without checkpoints and built pages"
-    roots = [Path(p).resolve() for p in paths] or [ROOT/"nbs"]
+    roots = [Path(p).resolve(strict=True) for p in paths] or [ROOT/"nbs"]
     found = [f for r in roots for f in ([r] if r.is_file() else sorted(r.rglob("*.ipynb")))]
-    return [f for f in found if not any(part[0] in "._" for part in f.relative_to(ROOT).parts)]
+    found = [f for f in found if not any(part[0] in "._" for part in f.relative_to(ROOT).parts)]
+    return found or sys.exit(f"no notebooks at {', '.join(map(str, roots))}")
 
 
 def skipped(source: str, flags: set[str]) -> bool:
@@ -87,7 +88,7 @@ def run(paths: list[str], write: bool, jobs: int) -> int:
         with ProcessPoolExecutor(jobs) as pool:
             pending = {pool.submit(timed, f): f for f in files}
             for number, done in enumerate(as_completed(pending), 1):
-                path, name, seconds, verdict = pending[done], str(pending[done].relative_to(ROOT)), 0, "ok"
+                path, name, verdict = pending[done], str(pending[done].relative_to(ROOT)), "ok"
                 try:
                     text, seconds = done.result()
                     old = path.read_text(encoding="utf-8")
@@ -97,9 +98,10 @@ def run(paths: list[str], write: bool, jobs: int) -> int:
                     elif text != old:
                         bad[name] = difference(old, text, ("saved", "executed"))
                         verdict = "DIFFERS"
+                    verdict += f", {seconds:.1f} s"
                 except Exception as e:
                     bad[name], verdict = str(e), "FAILED"
-                print(f"[{number}/{len(files)}] {name}: {verdict}, {seconds:.1f} s", flush=True)
+                print(f"[{number}/{len(files)}] {name}: {verdict}", flush=True)
     for name, why in bad.items():
         print(f"\n=== {name}\n{why}", file=sys.stderr)
     print(f"{len(files) - len(bad)} of {len(files)} notebooks {'executed' if write else 'reproduce'} in {time.time() - start:.0f} s"
