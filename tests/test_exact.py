@@ -13,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 from transformers.cache_utils import DynamicCache  # noqa: E402
 
-from lm_predictor.config import canonical, integers, set_attribute, shortened  # noqa: E402
+from lm_predictor.config import canonical, integers, set_attribute  # noqa: E402
 from lm_predictor.database import Database  # noqa: E402
 from lm_predictor.model import Workload, analyze, presets, stored_records  # noqa: E402
 from lm_predictor.records import item_bytes  # noqa: E402
-from lm_predictor.trace import build, fold, run  # noqa: E402
+from lm_predictor.trace import build, fold, keep_kinds, layer_kinds, run  # noqa: E402
 
 PRESETS = presets()
 WORKLOADS = [Workload(1, 131, 0, "last"), Workload(3, 17, 33, "all"), Workload(2, 1, 100, "last")]
@@ -80,13 +80,15 @@ def test_symbolic_equals_concrete(record_id, name, batch_size, seq_len, cache_le
     "Each operator's FLOPs and bytes, from formulas and from a separate run with plain integers"
     rng = random.Random(f"{record_id} {batch_size} {seq_len} {cache_len}")
     cost = analyze(name)
-    record, config = cost.record, shortened(hf_config(name))
+    record, config = cost.record, hf_config(name)
     values = cost.values | small_values(record, rng)
     for attribute in integers(config):
         set_attribute(config, attribute, values[canonical(attribute)])
     with torch.device("meta"):
-        recorder = run(build(config), batch_size, seq_len, cache_len, logits == "all")
-    fold(recorder.root, 2, {})
+        model = build(config)
+        names = keep_kinds(model, model.config, layer_kinds(model, model.config))
+        recorder = run(model, batch_size, seq_len, cache_len, logits == "all")
+    fold(recorder.root, names)
     storages = {s.id: s for s in recorder.storages.values()}
     w = Workload(batch_size, seq_len, cache_len, logits, 8, 16, 32)  # three different widths, so that a swapped one shows
     values |= w.symbols
