@@ -20,6 +20,7 @@ class Timed(NamedTuple):
     status: int
     out: str
     err: str
+    stored: bool  # it wrote records to its database: the figures were traced from source
 
 
 def product() -> list[str]:
@@ -39,8 +40,9 @@ def timed(command: list[str]) -> Timed:
         seconds = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)
         texts = [f.seek(0) or f.read() for f in (out, err)]
+        stored = any(Path(db).iterdir())
     unit = 1 if sys.platform == "darwin" else 1024
-    return Timed(seconds, usage.ru_maxrss * unit, child.returncode, *texts)
+    return Timed(seconds, usage.ru_maxrss * unit, child.returncode, *texts, stored)
 
 
 def preset(name: str) -> Path:

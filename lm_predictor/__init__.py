@@ -1,6 +1,6 @@
 __version__ = "0.1.0"
 
-_HOMES = {"analyze": "model", "Workload": "model", "Database": "database", "load_hardware": "hardware"}  # loaded when asked for
+_HOMES = {"analyze": "model", "Workload": "model", "Database": "database", "load_hardware": "hardware", "compute_flops": "registry", "compute_memory": "registry"}  # loaded when asked for
 __all__ = sorted(_HOMES)
 
 
