@@ -7,6 +7,7 @@ traced for prefill, decode and extend, and the matrix products of all layers are
 separate meta-device run. Rows already in the .jsonl file are kept, so an interrupted run goes on where it stopped.
 """
 import argparse
+import functools
 import json
 import logging
 import multiprocessing
@@ -20,6 +21,10 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 ROOT = Path(__file__).resolve().parent.parent
 CASES = ("prefill", "decode", "extend")
+
+
+class Late(BaseException):
+    "A type took too long; no Exception, so that no fallback swallows it"
 
 
 def config_of(model_type: str):
@@ -38,7 +43,7 @@ def row(model_type: str, timeout: int) -> dict:
     from lm_predictor.verify import WORKLOADS, against_counter, record_values, traced_record
 
     def late(*_):
-        raise TimeoutError(f"not done after {timeout} s")
+        raise Late(f"not done after {timeout} s")
     signal.signal(signal.SIGALRM, late)
     signal.alarm(timeout)
     start, out = time.perf_counter(), {"type": model_type}
@@ -52,7 +57,7 @@ def row(model_type: str, timeout: int) -> dict:
         compared = not any("not compared" in n for n in record.notes)
         checks = against_counter(record, config, record_values(record, config)) if compared else [None] * 3
         out |= {case: "exact" if c and c.ok else c.detail if c else "not compared" for case, c in zip(WORKLOADS, checks)}
-    except Exception as e:
+    except (Exception, Late) as e:
         out["error"] = f"{type(e).__name__}: {' '.join(str(e).split())[:240]}"
     finally:
         signal.alarm(0)
@@ -94,9 +99,7 @@ def main() -> int:
     rows = {r["type"]: r for r in map(json.loads, args.rows.read_text().splitlines())} if args.rows.exists() else {}
     todo = [t for t in args.types or every if args.types or t not in rows]
     with multiprocessing.get_context("spawn").Pool(args.jobs, maxtasksperchild=8) as pool:
-        pending = [pool.apply_async(row, (t, args.timeout)) for t in todo]
-        for i, p in enumerate(pending):
-            r = p.get()
+        for i, r in enumerate(pool.imap_unordered(functools.partial(row, timeout=args.timeout), todo)):
             rows[r["type"]] = r
             args.rows.write_text("".join(json.dumps(r) + "\n" for r in rows.values()))
             print(f"[{i + 1}/{len(todo)}] {r['type']}: {r.get('error') or ' '.join(f'{c} {r[c]}' for c in CASES)} ({r['seconds']} s)", file=sys.stderr, flush=True)

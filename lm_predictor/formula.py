@@ -48,8 +48,8 @@ def _short(thing) -> str:
 class Reference:
     "The cost of calling a module: its class and its arguments"
     class_name: str                                   # fully qualified: "torch.nn.Linear"
-    args: "tuple[Formula, ...]" = ()
-    kwargs: "tuple[tuple[str, Formula], ...]" = ()    # in the order written
+    args: tuple = ()                                  # of Formula
+    kwargs: tuple = ()                                # of (name, Formula), in the order written
 
     def __post_init__(self):
         if not _CLASS_NAME.fullmatch(self.class_name):
