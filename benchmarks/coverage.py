@@ -69,6 +69,7 @@ def table(rows: list) -> str:
     "The coverage table in Markdown"
     import torch
     import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as every
     good = [r for r in rows if "error" not in r]
     exact = [r for r in good if all(r[c] == "exact" for c in CASES)]
     counted_all = [r for r in good if not r["uncounted"]]
@@ -76,8 +77,9 @@ def table(rows: list) -> str:
     lines = ["# Coverage: causal language model types", "",
              f"Made by `python benchmarks/coverage.py` (torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}; default configs, "
              "with `module_db/types.json` where a class's defaults do not run).", "",
-             f"**{len(good)} of {len(rows)}** types trace in all three phases; {len(exact)} of them equal `FlopCounterMode` to the integer in all three; "
-             f"{len(counted_all)} have no uncounted operator. Trace time of three cases: median {times[len(times) // 2]} s, worst {times[-1]} s.", "",
+             f"{len(rows)} of the {len(every)} types were run. **{len(good)}** of them trace in all three phases; {len(exact)} of them equal `FlopCounterMode` to the integer in all three; "
+             f"{len(counted_all)} have no uncounted operator. Trace time of three cases: median {times[len(times) // 2]} s, worst {times[-1]} s. "
+             "`Late` marks a type that was not done within --timeout. Rows are kept between runs, so they may come from several limits and commits.", "",
              "| type | prefill | decode | extend | kinds of layers | symbols of the config | uncounted | notes |", "|---|---|---|---|---|---|---|---|"]
     for r in sorted(rows, key=lambda r: r["type"]):
         if "error" in r:
