@@ -35,7 +35,7 @@ def test_names_are_unique():
 
 def test_how_many():
     assert len(PRESETS) >= 62
-    assert len({p["config"]["model_type"] for p in PRESETS.values()}) >= 29
+    assert len({p["config"]["model_type"] for p in PRESETS.values()}) >= 36
 
 
 @pytest.mark.parametrize("name", [n for n, p in PRESETS.items() if "published_text" in p])
