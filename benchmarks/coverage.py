@@ -12,6 +12,7 @@ import json
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import time
@@ -39,8 +40,8 @@ def row(model_type: str, timeout: int) -> dict:
     warnings.simplefilter("ignore")
     from lm_predictor.config import canonical
     from lm_predictor.records import ClassRecords
-    from lm_predictor.trace import CASES as every
-    from lm_predictor.verify import WORKLOADS, against_counter, record_values, traced_record
+    from lm_predictor.trace import cases_of
+    from lm_predictor.verify import against_counter, record_values, traced_record
 
     def late(*_):
         raise Late(f"not done after {timeout} s")
@@ -49,20 +50,22 @@ def row(model_type: str, timeout: int) -> dict:
     start, out = time.perf_counter(), {"type": model_type}
     try:
         config = config_of(model_type)
-        trace, record = traced_record(config, cases=[c for c in every if c.name in WORKLOADS])
+        trace, record = traced_record(config, cases=[c for c in cases_of(config) if not c.single and not c.all_logits])
         out["trace_s"] = round(time.perf_counter() - start, 1)
         out |= {"class": record.class_name.rsplit(".", 1)[-1], "kinds": len(trace.kinds), "uncounted": record.uncounted, "notes": list(record.notes),
+                "method": record.method, "window": any(name.endswith("_past") for name in record.cases),
                 "symbols": sorted(canonical(n) for n, f in trace.symbols.relation.attributes.items() if not (len(f) == 1 and isinstance(f[0], int))),
-                "assumptions": list(record.assumptions), "classes": len(ClassRecords.of(trace, record.id).all())}
+                "classes": len(ClassRecords.of(trace, record.id).all())}
         compared = not any("not compared" in n for n in record.notes)
-        checks = against_counter(record, config, record_values(record, config)) if compared else [None] * 3
-        out |= {case: "exact" if c and c.ok else c.detail if c else "not compared" for case, c in zip(WORKLOADS, checks)}
+        checks = against_counter(record, config, record_values(record, config)) if compared else []
+        for case in CASES:
+            mine = [c for c in checks if c.what.removeprefix("matmul_flops of ").startswith(case)]
+            out[case] = next((c.detail for c in mine if not c.ok), f"exact ({len(mine)})" if mine else "not compared")
     except (Exception, Late) as e:
         out["error"] = f"{type(e).__name__}: {' '.join(str(e).split())[:240]}"
     finally:
         signal.alarm(0)
-    out["seconds"] = round(time.perf_counter() - start, 1)
-    return out
+    return out | {"seconds": round(time.perf_counter() - start, 1), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
 
 
 def table(rows: list) -> str:
@@ -71,21 +74,23 @@ def table(rows: list) -> str:
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as every
     good = [r for r in rows if "error" not in r]
-    exact = [r for r in good if all(r[c] == "exact" for c in CASES)]
-    counted_all = [r for r in good if not r["uncounted"]]
+    exact = [r for r in good if all(r[c].startswith("exact") for c in CASES)]
     times = sorted(r["trace_s"] for r in good) or [0]
+    peak = sorted(r["peak_mb"] for r in good) or [0]
     lines = ["# Coverage: causal language model types", "",
              f"Made by `python benchmarks/coverage.py` (torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}; default configs, "
              "with `module_db/types.json` where a class's defaults do not run).", "",
-             f"{len(rows)} of the {len(every)} types were run. **{len(good)}** of them trace in all three phases; {len(exact)} of them equal `FlopCounterMode` to the integer in all three; "
-             f"{len(counted_all)} have no uncounted operator. Trace time of three cases: median {times[len(times) // 2]} s, worst {times[-1]} s. "
-             "`Late` marks a type that was not done within --timeout. Rows are kept between runs, so they may come from several limits and commits.", "",
-             "| type | prefill | decode | extend | kinds of layers | symbols of the config | uncounted | notes |", "|---|---|---|---|---|---|---|---|"]
+             f"{len(rows)} of the {len(every)} types were run. **{len(good)}** of them trace in all three phases, {sum(r['method'] == 'sampled' for r in good)} of these from runs with numbers; "
+             f"**{len(exact)}** equal `FlopCounterMode` to the integer in all three, at the number of workloads in brackets (those of a windowed model lie on both sides of its window's edges); "
+             f"{sum(not r['uncounted'] for r in good)} have no uncounted operator. Seconds from config to checked record, one type per process: "
+             f"median {times[len(times) // 2]}, worst {times[-1]}; memory median {peak[len(peak) // 2]} MB, worst {peak[-1]} MB (torch and transformers are about 700 of them).", "",
+             "| type | prefill | decode | extend | kinds of layers | symbols of the config | seconds | uncounted | notes |", "|---|---|---|---|---|---|---|---|---|"]
     for r in sorted(rows, key=lambda r: r["type"]):
         if "error" in r:
-            lines.append(f"| {r['type']} | not traced | | | | | | {r['error'].replace('|', '/')} |")
+            lines.append(f"| {r['type']} | not traced | | | | | {r['seconds']} | | {r['error'].replace('|', '/')} |")
         else:
-            lines.append(f"| {r['type']} | {r['prefill']} | {r['decode']} | {r['extend']} | {r['kinds']} | {', '.join(r['symbols'])} | {', '.join(r['uncounted'])} | {'; '.join(r['notes'])} |")
+            symbols = ", ".join(r["symbols"]) if r["method"] == "symbolic" else "none: sampled"
+            lines.append(f"| {r['type']} | {r['prefill']} | {r['decode']} | {r['extend']} | {r['kinds']} | {symbols} | {r['trace_s']} | {', '.join(r['uncounted'])} | {'; '.join(r['notes'])} |")
     return "\n".join(lines).replace("||", "| |") + "\n"
 
 
@@ -93,15 +98,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("types", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--timeout", type=int, default=180)
+    parser.add_argument("--timeout", type=int, default=300)
     parser.add_argument("--rows", type=Path, default=Path("coverage.jsonl"))
     parser.add_argument("--table", type=Path)
     args = parser.parse_args()
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as every
     rows = {r["type"]: r for r in map(json.loads, args.rows.read_text().splitlines())} if args.rows.exists() else {}
     todo = [t for t in args.types or every if args.types or t not in rows]
-    with multiprocessing.get_context("spawn").Pool(args.jobs, maxtasksperchild=8) as pool:
-        for i, r in enumerate(pool.imap_unordered(functools.partial(row, timeout=args.timeout), todo)):
+    context = multiprocessing.get_context("forkserver")  # a fresh process per type, with the imports done
+    context.set_forkserver_preload(["torch", "transformers.modeling_utils", "lm_predictor.verify", "lm_predictor.records", "lm_predictor.sample"])
+    with context.Pool(args.jobs, maxtasksperchild=1) as pool:
+        for i, r in enumerate(pool.imap_unordered(functools.partial(row, timeout=args.timeout), todo, chunksize=1)):
             rows[r["type"]] = r
             args.rows.write_text("".join(json.dumps(r) + "\n" for r in rows.values()))
             print(f"[{i + 1}/{len(todo)}] {r['type']}: {r.get('error') or ' '.join(f'{c} {r[c]}' for c in CASES)} ({r['seconds']} s)", file=sys.stderr, flush=True)
