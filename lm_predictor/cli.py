@@ -99,6 +99,8 @@ def parser() -> argparse.ArgumentParser:
     v = command("verify", "check records: torch's counter, expansion, source unchanged", _verify)
     v.add_argument("target", nargs="?", metavar="CLASS|MODEL")
     v.add_argument("--all", action="store_true", help="every record: all presets, all classes")
+    for sub in (a, i, t, v):
+        sub.add_argument("--trust-remote-code", action="store_true", help="run the modeling code that a model's config names in its auto_map, with all your rights")
     e = command("expand", "a class with all references expanded, as a tree", _expand)
     e.add_argument("cls", metavar="CLASS")
     e.add_argument("--case", default="extend", help="which case: prefill, decode, extend, each with _b1 or _all")
@@ -109,9 +111,17 @@ def parser() -> argparse.ArgumentParser:
     h.add_argument("name", nargs="?", metavar="NAME")
     command("models", "the presets", _models)
     d = command("db", "the database: where it is, what it holds", _db)
-    d.add_argument("action", nargs="?", choices=("list", "build"), default="list", help="list the records, or trace those of all presets")
-    d.add_argument("--into", metavar="DIR", help="directory that `build` writes (default: your own database)")
-    d.add_argument("--force", action="store_true", help="build: trace again what is already there")
+    d.set_defaults(action="list")
+    actions = d.add_subparsers(dest="action", metavar="ACTION", parser_class=_Parser, help="list (default), check, build")
+    actions.add_parser("list", help="the records: kinds of models, classes, status and dates", allow_abbrev=False)
+    actions.add_parser("check", help="every file against its schema, formulas and references", allow_abbrev=False)
+    b = actions.add_parser("build", help="trace presets and model types into a directory; goes on where it was interrupted", allow_abbrev=False)
+    b.add_argument("names", nargs="*", metavar="NAME", help="these presets and model types (default: all presets)")
+    b.add_argument("--types", action="store_true", help="every causal language model type of the installed transformers as well")
+    b.add_argument("--into", metavar="DIR", help="directory to write (default: your own database)")
+    b.add_argument("--jobs", type=_count, metavar="N", help="processes at once (default: the processors of this machine)")
+    b.add_argument("--timeout", type=_count, default=300, metavar="S", help="seconds that one model may take (default 300)")
+    b.add_argument("--force", action="store_true", help="remove what is already there and trace it again")
     return top
 
 # %% ../nbs/17_cli.ipynb #f4b9d34a
@@ -140,7 +150,7 @@ def _table(columns: list, rows: list, title: str = "", footer: list | None = Non
 # %% ../nbs/17_cli.ipynb #3fcc06a0
 def _analyze(args) -> int:
     from lm_predictor.model import analyze
-    cost = analyze(args.model, progress=_Progress("tracing"))
+    cost = analyze(args.model, progress=_Progress("tracing"), trust_remote_code=args.trust_remote_code)
     positions = cost.values.get("max_position_embeddings", 2048)
     seq_len = args.seq_len if args.seq_len is not None else (1 if args.cache_len else min(2048, positions))
     run = cost.at(batch_size=args.batch_size, seq_len=seq_len, cache_len=args.cache_len, logits=args.logits, execution=args.execution,
@@ -242,7 +252,7 @@ def _print_tree(run) -> None:
 # %% ../nbs/17_cli.ipynb #51ad5d05
 def _inspect(args) -> int:
     from lm_predictor.model import analyze
-    cost = analyze(args.model, progress=_Progress("tracing"))
+    cost = analyze(args.model, progress=_Progress("tracing"), trust_remote_code=args.trust_remote_code)
     rows = []
     for path, class_name, count, own in cost.record.modules:
         depth = path.count(".") + 1 if path else 0
@@ -376,7 +386,7 @@ def _trace(args) -> int:
         print(f"{analysis.class_name}: {len(analysis.kernels)} kernels in {time.perf_counter() - start:.1f} s, stored in {path}")
         return 0
     from lm_predictor.model import check_numbers, load_config, trace_config
-    name, config = load_config(args.target)
+    name, config = load_config(args.target, args.trust_remote_code)
     check_numbers(config)
     record, classes = trace_config(config, db, _Progress("tracing"))
     print(f"{name}: {record.class_name}, {len(record.cases)} cases, {len(classes)} classes in {time.perf_counter() - start:.1f} s")
@@ -403,7 +413,7 @@ def _verify(args) -> int:
     db, failed, checked, seen = Database(), 0, 0, set()
     targets = [*presets(), *db.names()] if args.all else [args.target]
     for i, target in enumerate(targets):
-        checks = _checks(target, db, seen)
+        checks = _checks(target, db, seen, args.trust_remote_code)
         bad = [c for c in checks if not c.ok]
         failed, checked = failed + len(bad), checked + len(checks)
         if checks:
@@ -414,19 +424,19 @@ def _verify(args) -> int:
     return 2 if failed else 0
 
 
-def _checks(target: str, db, seen: set) -> list:
+def _checks(target: str, db, seen: set, trust_remote_code: bool = False) -> list:
     if _is_class(target):
         from lm_predictor.verify import verify_class
         return verify_class(target if target in db else db.resolve(target), db)
-    from lm_predictor.model import ModelError, find_record, load_config, symbol_values
-    name, config = load_config(target)
+    from lm_predictor.model import ModelError, find_record, full_config, load_config, symbol_values
+    name, config = load_config(target, trust_remote_code)
     record = find_record(config, db)
     try:
-        from transformers import AutoConfig
+        import transformers
         from lm_predictor.verify import against_counter, verify_model
     except ImportError as e:
         raise ModelError(f"verifying a model needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
-    full, values = AutoConfig.for_model(**config), symbol_values(record, config)
+    full, values = full_config(config), symbol_values(record, config)
     if record.id in seen:  # its expansion and sources were checked with another checkpoint
         return against_counter(record, full, values)
     seen.add(record.id)
@@ -460,35 +470,106 @@ def _db(args) -> int:
     from lm_predictor.database import Database
     db = Database()
     if args.action == "build":
-        return _build(Path(args.into) if args.into else db.overlay, args.force)
+        return _build(args, Path(args.into) if args.into else db.overlay)
+    return _check_files(db) if args.action == "check" else _list(db)
+
+
+def _list(db) -> int:
+    from lm_predictor.database import read_json
     print(f"shipped {db.shipped}\nyours   {db.overlay}")
-    rows = []
-    for name in db.names():
+    rows = {"models": [], "": []}
+    for folder, found in rows.items():
+        for directory in dict.fromkeys((db.overlay, db.shipped)):
+            for path in sorted((directory / folder).glob("*.json")) if directory.is_dir() else ():
+                if folder or "." in path.stem:
+                    place = "shipped" if directory == db.shipped else "yours"
+                    try:
+                        found.append(_record_row(path, read_json(path), place) if folder else _class_row(path, read_json(path), place))
+                    except (LookupError, ValueError, TypeError, AttributeError) as e:
+                        found.append([path.stem, *[""] * 3, f"BROKEN: {e if isinstance(e, LookupError) else 'see `lm-predictor db check`'}", "", place])
+    columns = lambda *names: [(n, "right" if n in ("classes", "cases", "kernels", "variants", "models") else "left") for n in names]
+    _table(columns("record", "model", "classes", "cases", "status", "date", "where"), rows["models"], f"{len(rows['models'])} model records")
+    _table(columns("class", "kernels", "variants", "models", "status", "date", "where"), sorted(rows[""]), f"{len(rows[''])} class records")
+    return 0
+
+
+def _record_row(path: Path, data: dict, place: str) -> list:
+    proof, classes = data.get("verification", {}), {c[1] for case in data["cases"].values() for c in case["calls"]}
+    return [path.stem, data["class_name"].rsplit(".", 1)[-1], f"{len(classes)}", f"{len(data['cases'])}", proof.get("status", "unverified"), proof.get("date", ""), place]
+
+
+def _class_row(path: Path, data: dict, place: str) -> list:
+    proof, variants = data.get("verification", {}), [data, *data.get("variants", ())]
+    return [path.stem, f"{sum(len(v['kernels']) for v in variants)}", f"{len(variants)}", f"{sum(len(v.get('models', ())) for v in variants)}",
+            proof.get("status", "unverified"), proof.get("date", ""), place]
+
+
+def _check_files(db) -> int:
+    "Every file of the database against its schema, its formulas, its references"
+    from lm_predictor.database import read_json
+    from lm_predictor.expand import reachable
+    from lm_predictor.graph import check_record
+    paths = [p for directory in dict.fromkeys((db.overlay, db.shipped)) for p in sorted((directory / "models").glob("*.json"))]
+    checks = [*((check_record, lambda p=p: (read_json(p), str(p))) for p in paths), *((reachable, lambda n=n: (n, db)) for n in db.names())]
+    broken = {}
+    for check, arguments in checks:
         try:
-            a = db.get(name)
-            rows.append([name, f"{len(a.kernels)}", f"{len(a.variants)}", (a.verification or {}).get("status", "unverified")])
+            check(*arguments())
         except (LookupError, ValueError) as e:
-            rows.append([name, "", "", f"BROKEN: {e}"])
-    _table([("class", "left"), ("kernels", "right"), ("variants", "right"), ("status", "left")], rows)
-    return 0
+            broken.setdefault(" ".join(str(e).split()))
+    for reason in broken:
+        print(reason, file=sys.stderr)
+    print(f"{len(paths)} model records and {len(db.names())} class records: {f'{len(broken)} broken' if broken else 'all in order'}")
+    return 2 if broken else 0
+
+# %% ../nbs/17_cli.ipynb #3c170002
+class _Building:
+    "Shows how far a build is: a bar on a terminal, else one line per item"
+
+    def __init__(self, total: int):
+        self.total, self.shown, self.bar = total, 0, None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+            self.bar = Progress(TextColumn("tracing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
+                                console=Console(stderr=True), transient=True)
+            self.task = self.bar.add_task("", total=total)
+            self.bar.start()
+
+    def __call__(self, outcomes, running) -> None:
+        if self.bar:
+            self.bar.update(self.task, completed=len(outcomes), description=", ".join(running))
+            return
+        for o in outcomes[self.shown:]:
+            self.shown += 1
+            print(f"[{self.shown}/{self.total}] {o.name}: {o.status} {o.text}" + (f" ({o.seconds:.1f} s)" if o.status != "kept" else ""), file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        if self.bar:
+            self.bar.stop()
 
 
-def _build(directory: Path, force: bool) -> int:
-    "Trace what the presets need; what is there is kept, so an interrupted build goes on where it stopped"
-    from lm_predictor.database import Database
-    from lm_predictor.model import fits, presets, stored_records, trace_config
-    db = Database(overlay=directory, shipped=directory)
-    done, todo = set(), list(presets().items())
-    for i, (name, preset) in enumerate(todo):
-        config = preset["config"]
-        kept = next((r for _, r in stored_records(config["model_type"], db) if not fits(r, config)), None)
-        if kept and (not force or kept.id in done):
-            continue
-        print(f"[{i + 1}/{len(todo)}] {name}", file=sys.stderr)
-        record, classes = trace_config(config, db, _Progress(name), directory)
-        done.add(record.id)
-        print(f"{record.id}: {len(classes)} classes from {name}" + (f"; NOT COUNTED {', '.join(record.uncounted)}" if record.uncounted else ""))
-    return 0
+def _build(args, directory: Path) -> int:
+    import time
+    from lm_predictor.build import build, build_items, forget
+    for name, value in (("--jobs", args.jobs), ("--timeout", args.timeout)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} must be at least 1, got {value}")
+    items, start = build_items(args.names, args.types), time.perf_counter()
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if args.force:
+        forget(items, directory)
+    show = _Building(len(items))
+    try:
+        outcomes = build(items, directory, args.jobs or processors, args.timeout, show)
+    finally:
+        show.stop()
+    failed = [o for o in outcomes if o.status == "failed"]
+    for o in failed:
+        print(f"lm-predictor: {o.name}: {o.text}", file=sys.stderr)
+    made, kept = (sum(o.status == s for o in outcomes) for s in ("made", "kept"))
+    print(f"{made} traced, {kept} already there, {len(failed)} failed in {time.perf_counter() - start:.0f} s; {directory}")
+    return 2 if failed else 0
 
 # %% ../nbs/17_cli.ipynb #52c4737b
 def main(argv: list | None = None) -> int:

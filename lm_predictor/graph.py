@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from .formula import Condition, Formula, parse, parse_condition, total
-from .schema import ZERO, Cost
+from .formula import Condition, Formula, FormulaError, parse, parse_condition, total
+from .schema import CASE_NAMES, _FORMULA, _TEXT, _WORKLOAD, ZERO, Cost, _one_line
 
 # %% auto #0
-__all__ = ['Tensor', 'CallSite', 'Line', 'Read', 'Node', 'Graph', 'graph_to_json', 'graph_from_json', 'ModelRecord',
-           'record_to_json', 'record_from_json']
+__all__ = ['RECORD_SCHEMA', 'Tensor', 'CallSite', 'Line', 'Read', 'Node', 'Graph', 'graph_to_json', 'graph_from_json',
+           'broken_rule', 'check_graph', 'ModelRecord', 'record_to_json', 'record_from_json', 'check_record']
 
 # %% ../nbs/02b_graph.ipynb #3a4e0402
 @dataclass(frozen=True)
@@ -132,6 +132,61 @@ def graph_from_json(data: dict) -> Graph:
               for n in data["nodes"]),
         data["logits"], f(data["kv_cache_bytes"]))
 
+# %% ../nbs/02b_graph.ipynb #3c02b002
+def _row(*fields) -> dict:
+    return {"type": "array", "prefixItems": list(fields), "minItems": len(fields), "maxItems": len(fields)}
+
+
+_INDEX, _FORMULAS = {"type": "integer", "minimum": 0}, {"type": "array", "items": _TEXT}
+_NODE = {"type": "object", "required": ["op", "kind", "call", "line", "reads", "writes"], "additionalProperties": False, "properties": {
+    **dict.fromkeys(("op", "kind", "via"), _TEXT), **dict.fromkeys(("call", "line"), _INDEX),
+    **dict.fromkeys(("flops", "matmul_flops", "extent", "scores", "pairs"), _FORMULA),
+    "reads": {"type": "array", "items": _row(_INDEX, _FORMULA, {"type": "integer", "minimum": -1})}, "writes": {"type": "array", "items": _row(_INDEX, _FORMULA)}}}
+_CASE = {"type": "object", "required": ["tensors", "calls", "lines", "nodes", "logits", "kv_cache_bytes"], "additionalProperties": False, "properties": {
+    "tensors": {"type": "array", "items": _row(_FORMULA, _FORMULA, {"enum": ["weight", "buffer", "input", "cache", "activation"]})},
+    "calls": {"type": "array", "minItems": 1, "items": _row(_TEXT, _TEXT, {"type": "integer", "minimum": -1}, _FORMULA, {"type": "integer", "minimum": -1})},
+    "lines": {"type": "array", "items": _row(_TEXT, {"type": "integer", "minimum": 1}, _TEXT)},
+    "nodes": {"type": "array", "minItems": 1, "items": _NODE}, "logits": _INDEX, "kv_cache_bytes": _FORMULA}}
+_NAMED = {"type": "object", "required": ["names", "default"], "additionalProperties": False, "properties": {
+    "names": {"type": "array", "items": _TEXT, "minItems": 1}, "default": {"type": ["integer", "null"]}, "derived": {"type": "boolean"}}}
+RECORD_SCHEMA = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "LM-Predictor model record", "type": "object", "additionalProperties": False,
+    "required": ["id", "model_type", "class_name", "packages", "symbols", "settings", "assumptions", "parameters", "weight_bytes", "uncounted", "notes", "modules", "cases"],
+    "properties": {
+        "format": {"const": 1}, **dict.fromkeys(("id", "model_type", "class_name"), _TEXT), **dict.fromkeys(("parameters", "weight_bytes"), _FORMULA),
+        **dict.fromkeys(("packages", "uncounted"), {"type": "object", "additionalProperties": _TEXT}), **dict.fromkeys(("assumptions", "notes"), _FORMULAS),
+        "symbols": {"type": "object", "additionalProperties": _NAMED}, "settings": {"type": "object", "additionalProperties": {"type": "object", "required": ["value", "default"]}},
+        "modules": {"type": "array", "items": _row(_TEXT, _TEXT, _FORMULA, _FORMULA)}, "verification": {"type": "object"},
+        "case_assumptions": {"type": "object", "propertyNames": {"enum": list(CASE_NAMES)}, "additionalProperties": _FORMULAS},
+        "cases": {"type": "object", "minProperties": 1, "propertyNames": {"enum": list(CASE_NAMES)}, "additionalProperties": _CASE}}}
+
+
+def broken_rule(data: object) -> str:
+    "The JSON path and rule of the first thing in a model record's JSON that breaks the schema; empty when nothing does"
+    import jsonschema
+    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(RECORD_SCHEMA).iter_errors(data))
+    return f"{error.json_path}: {_one_line(error.message)}" if error is not None else ""
+
+# %% ../nbs/02b_graph.ipynb #3c02b003
+def check_graph(g: Graph, symbols) -> None:
+    "Raise ValueError when an index of a graph points nowhere, a call stands outside, or a formula has an unknown name"
+    def inside(what, number, index, size, least=0):
+        if type(index) is not int or not least <= index < size:
+            raise ValueError(f"{what}[{number}] points at {index!r} of {size}")
+    for i, c in enumerate(g.calls):
+        inside("calls", i, c.parent, max(i, 1) if i else 0, -1 if i == 0 else 0)
+        inside("calls", i, c.line, len(g.lines), -1)
+    for i, n in enumerate(g.nodes):
+        for what, index, size in (("call", n.call, len(g.calls)), ("line", n.line, len(g.lines)), *(("tensor", r.tensor, len(g.tensors)) for r in n.reads),
+                                  *(("tensor", t, len(g.tensors)) for t, _ in n.writes)):
+            inside(f"nodes: the {what} of nodes", i, index, size)
+    inside("logits: tensors", 0, g.logits, len(g.tensors))
+    rows = [g.kv_cache_bytes, *(f for t in g.tensors for f in (t.elements, t.item)), *(c.repeat for c in g.calls),
+            *(f for n in g.nodes for f in (n.flops, n.matmul_flops, n.extent, n.scores, n.pairs, *(r.elements for r in n.reads), *(e for _, e in n.writes)) if f is not None)]
+    for f in rows:
+        if not f.names <= symbols or f.references:
+            raise ValueError(f"formula {_one_line(str(f), 60)!r} has unknown names ({', '.join(sorted(f.names - symbols)) or 'a reference'})")
+
 # %% ../nbs/02b_graph.ipynb #2c23ef75
 @dataclass
 class ModelRecord:
@@ -151,11 +206,18 @@ class ModelRecord:
     cases: dict = field(repr=False)  # case name -> Graph or its JSON
     case_assumptions: dict = field(default_factory=dict)  # case name -> conditions that only this case has
     verification: dict = field(default_factory=dict)  # status, checks, packages, date
+    where: str = "model record"  # the file that it was read from
 
     def graph(self, case: str) -> Graph:
-        "The graph of a case"
+        "The graph of a case; raises ValueError when what the file holds is none"
         if not isinstance(self.cases[case], Graph):
-            self.cases[case] = graph_from_json(self.cases[case])
+            try:
+                graph = graph_from_json(self.cases[case])
+                check_graph(graph, {*self.symbols, *_WORKLOAD})
+            except (KeyError, TypeError, AttributeError, IndexError, ValueError) as e:
+                rule = broken_rule({**_EMPTY, "cases": {case: self.cases[case]}}) or f"$.cases.{case}: {_one_line(str(e))}"
+                raise ValueError(f"{self.where}: {rule}; restore or delete it") from None
+            self.cases[case] = graph
         return self.cases[case]
 
     @property
@@ -166,6 +228,10 @@ class ModelRecord:
     def conditions_of(self, case: str) -> list[Condition]:
         "All assumptions of a case: the shared ones and its own"
         return [*self.conditions, *map(parse_condition, self.case_assumptions.get(case, ()))]
+
+
+_EMPTY = {"id": "", "model_type": "", "class_name": "", "packages": {}, "symbols": {}, "settings": {}, "assumptions": [], "parameters": 0, "weight_bytes": 0,
+          "uncounted": {}, "notes": [], "modules": []}
 
 
 def record_to_json(r: ModelRecord) -> dict:
@@ -183,6 +249,17 @@ def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
         return ModelRecord(data["id"], data["model_type"], data["class_name"], data["packages"], data["symbols"], data["settings"],
                            tuple(data["assumptions"]), parse(data["parameters"]), parse(data["weight_bytes"]),
                            [[p, c, parse(n), parse(w)] for p, c, n, w in data["modules"]], data["uncounted"], tuple(data["notes"]), data["cases"],
-                           {name: tuple(a) for name, a in data.get("case_assumptions", {}).items()}, data.get("verification", {}))
-    except (KeyError, TypeError) as e:
-        raise ValueError(f"{where}: not a model record ({type(e).__name__}: {e}); restore or delete it") from None
+                           {name: tuple(a) for name, a in data.get("case_assumptions", {}).items()}, data.get("verification", {}), where)
+    except (KeyError, TypeError, AttributeError, ValueError) as e:
+        raise ValueError(f"{where}: {broken_rule(data) or _one_line(str(e))}; restore or delete it") from None
+
+
+def check_record(data: object, where: str = "model record") -> ModelRecord:
+    "The model record in parsed JSON, checked whole: schema, indices and formulas of every case; raises ValueError"
+    rule = broken_rule(data)
+    if rule:
+        raise ValueError(f"{where}: {rule}; restore or delete it")
+    record = record_from_json(data, where)
+    for case in record.cases:
+        record.graph(case)
+    return record

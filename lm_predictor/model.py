@@ -5,26 +5,36 @@
 # %% ../nbs/12_model.ipynb #a4e47ee5
 from __future__ import annotations
 
+import contextlib
 import difflib
+import hashlib
+import importlib.util
 import json
+import logging
 import math
+import re
+import warnings
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
 from .config import CANONICAL, MEANING, canonical, relate, rope_kind, settings, window
-from .database import Database, read_json, shipped_directory, write_json
+from .database import Database, DatabaseError, joined, locked, merged, read_analysis, read_json, shipped_directory, write_json
 from .execution import EXECUTIONS, Plan, device_kernels
 from .formula import FormulaError, parse
 from .graph import ModelRecord, record_from_json, record_to_json
 from .hardware import Hardware, compute_dtype, load_hardware
 from .operators import CONVENTION
 from .roofline import kernel_time
+from .schema import analysis_from_json, analysis_to_json
+from .source import SourceError, package_root
 
 # %% auto #0
-__all__ = ['BITS', 'ModelError', 'presets', 'load_config', 'config_value', 'symbol_values', 'fits', 'stored_records',
-           'find_record', 'check_numbers', 'trace_config', 'verification', 'merged', 'Workload', 'KernelRow', 'Totals',
-           'Run', 'ModelCost', 'whole', 'analyze']
+__all__ = ['WIDTHS', 'HEADS', 'LAYERS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'PER_LAYER', 'BITS',
+           'ModelError', 'presets', 'load_config', 'quiet', 'check_numbers', 'own_code', 'with_code', 'config_value',
+           'symbol_values', 'fits', 'stored_records', 'called_classes', 'outdated', 'find_record', 'missing_package',
+           'full_config', 'traced', 'as_json', 'store', 'trace_config', 'verification', 'Workload', 'KernelRow',
+           'Totals', 'Run', 'ModelCost', 'whole', 'analyze']
 
 # %% ../nbs/12_model.ipynb #c94dc176
 class ModelError(ValueError):
@@ -49,21 +59,30 @@ def _preset_path(name: str) -> Path | None:
     return path if _is_file(path) and path.parent == shipped_directory() / "presets" else None
 
 
-def load_config(model: str) -> tuple[str, dict]:
-    "Name and config dictionary of a preset, a config.json or a Hugging Face id; raises ModelError"
+def load_config(model: str, trust_remote_code: bool = False) -> tuple[str, dict]:
+    """Name and config dictionary of a preset, a config.json, a directory with one, or a Hugging Face id; raises ModelError.
+
+    With `trust_remote_code`, a config that names modeling code of its own is read together with that code.
+    """
+    name, config, place = _find_config(model)
+    return name, with_code(config, place) if trust_remote_code and own_code(config) else config
+
+
+def _find_config(model: str) -> tuple[str, dict, str]:
+    "Name, config and the directory or hub id that it came from"
     preset = _preset_path(model) if "/" in model and not model.endswith(".json") else None
     if preset:
-        return model, read_json(preset)["config"]
+        return model, read_json(preset)["config"], model
     path = Path(model)
     if model.endswith(".json") or _is_file(path):
-        return model, _read_config(path)
+        return model, _read_config(path), str(path.parent)
     if _is_file(path / "config.json"):
-        return model, _read_config(path / "config.json")
+        return model, _read_config(path / "config.json"), model
     known = presets()
     for p in known.values():
         if model.lower() in (p["model"].lower(), *p["aliases"]):
-            return p["model"], p["config"]
-    return model, _from_hub(model, known)
+            return p["model"], p["config"], p["model"]
+    return model, _from_hub(model, known), model
 
 
 def _read_config(path: Path) -> dict:
@@ -78,7 +97,7 @@ def _read_config(path: Path) -> dict:
         raise ModelError(f"{path} holds a JSON {type(config).__name__}; a config.json is an object with a model_type")
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise ModelError(f"{path} has no model_type; a config.json of transformers names one, such as \"llama\"")
-    return config
+    return {k: v for k, v in config.items() if k != "custom_code"}  # a word of this package, see below
 
 
 def _from_hub(model: str, known: dict) -> dict:
@@ -90,7 +109,7 @@ def _from_hub(model: str, known: dict) -> dict:
     if "/" not in model:
         raise ModelError(f"unknown model {model!r}{hint}")
     try:
-        from transformers import AutoConfig
+        from transformers import PreTrainedConfig
     except ImportError:
         raise ModelError(f"{model!r} is no preset{hint}; other models of the hub need pip install 'lm-predictor[trace]'") from None
     reason = "the hub cannot be reached"
@@ -98,7 +117,10 @@ def _from_hub(model: str, known: dict) -> dict:
         if not local and not _hub_reachable():
             break
         try:
-            return AutoConfig.from_pretrained(model, trust_remote_code=False, local_files_only=local).to_dict()
+            with quiet():
+                config = PreTrainedConfig.get_config_dict(model, local_files_only=local)[0]
+            config.pop("_commit_hash", None)
+            return config
         except (OSError, ValueError) as e:
             reason = str(e).splitlines()[0][:160]
     raise ModelError(f"{model!r} is no preset, and {'no config of it came from the hub: ' + reason if 'reached' not in reason else reason}{hint}")
@@ -114,6 +136,112 @@ def _hub_reachable() -> bool:
     except OSError:
         return False
     return True
+
+@contextlib.contextmanager
+def quiet():
+    "Within it, the libraries neither log nor warn: what a user must know is said by this package"
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+# %% ../nbs/12_model.ipynb #3c120002
+WIDTHS = ("hidden_size", "n_embd", "d_model")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
+HEAD_WIDTHS = ("head_dim", "qk_head_dim", "qk_nope_head_dim", "attention_head_dim", "attention_head_size", "kv_channels", "d_kv")
+SIZES = (*WIDTHS, *HEADS, *LAYERS, *HEAD_WIDTHS, *EXPERTS, *CHOSEN, "num_key_value_heads", "num_kv_heads", "intermediate_size", "n_inner", "ffn_dim", "vocab_size",
+         "moe_intermediate_size", "max_position_embeddings", "n_positions", "sliding_window", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim", "state_size")
+MAY_BE_ZERO = {*EXPERTS, *CHOSEN, "moe_intermediate_size", "sliding_window"}
+PER_LAYER = {*HEADS, "num_key_value_heads", "num_kv_heads", "intermediate_size"}  # some types give a list with one entry per layer
+
+
+def check_numbers(config: dict) -> None:
+    "Raise ModelError when a config's numbers contradict each other"
+    for name in SIZES:
+        given = config.get(name)
+        for value in given if isinstance(given, list) and given and name in PER_LAYER else [given]:
+            most = 10**5 if name in LAYERS else 10**12
+            if value is not None and (type(value) is not int or not (0 if name in MAY_BE_ZERO else 1) <= value <= most):
+                raise ModelError(f"config: {name} must be a positive integer (at most 10**{len(str(most)) - 1}), got {str(value)[:60]!r}")
+    first = lambda names: next(((n, config[n]) for n in names if isinstance(config.get(n), int)), ("", 0))
+    (wide, width), (many, heads), (kv_name, kv), (deep, layers) = map(first, (WIDTHS, HEADS, ("num_key_value_heads", "num_kv_heads"), LAYERS))
+    if width and heads and not first(HEAD_WIDTHS)[1] and width % heads:
+        raise ModelError(f"config: {wide} {width} is not divisible by {many} {heads}")
+    if heads and kv and heads % kv:
+        raise ModelError(f"config: {many} {heads} is not divisible by {kv_name} {kv}")
+    (all_name, experts), (chosen_name, chosen) = first(EXPERTS), first(CHOSEN)
+    if experts and chosen > experts:
+        raise ModelError(f"config: {chosen_name} {chosen} is more than {all_name} {experts}")
+    for name in ("layer_types", "mlp_layer_types", "layers_block_type", *PER_LAYER):
+        if layers and isinstance(config.get(name), list) and len(config[name]) != layers:
+            raise ModelError(f"config: {name} has {len(config[name])} entries, {deep} is {layers}")
+    if isinstance(config.get("text_config"), dict):
+        check_numbers(config["text_config"])
+
+# %% ../nbs/12_model.ipynb #3c120005
+def own_code(config: dict) -> str:
+    "The class that a config names in code of its own, `modeling_x.XForCausalLM`; empty when it names none"
+    named = config.get("auto_map")
+    reference = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
+    return reference if isinstance(reference, str) else ""
+
+
+def with_code(config: dict, place: str) -> dict:
+    "A config with `custom_code`: its classes, the directory of their code, and the digest of that; raises ModelError"
+    repository, _, model = own_code(config).rpartition("--")
+    directory = _code_directory(repository or place)
+    files = sorted(directory.glob("*.py"))
+    if not (directory / f"{model.rpartition('.')[0]}.py").is_file():
+        raise ModelError(f"{directory} has no {model.rpartition('.')[0]}.py, which its config's auto_map names")
+    digest = hashlib.sha256(b"".join(f.name.encode() + b"\0" + f.read_bytes() for f in files)).hexdigest()
+    about = str(config["auto_map"].get("AutoConfig", "")).rpartition("--")[2]
+    return {**config, "custom_code": {"model": model, "config": about, "directory": str(directory), "sha256": digest}}
+
+
+def _code_directory(place: str) -> Path:
+    if Path(place).is_dir():
+        return Path(place).resolve()
+    try:
+        from huggingface_hub import snapshot_download
+        with quiet():
+            return Path(snapshot_download(place, allow_patterns=["*.py", "config.json"], local_files_only=not _hub_reachable()))
+    except (ImportError, OSError, ValueError) as e:
+        raise ModelError(f"the code of {place} cannot be had: {' '.join(str(e).split())[:200]}") from None
+
+# %% ../nbs/12_model.ipynb #3c120006
+def _code_class(code: dict, reference: str) -> type:
+    "A class of a model's own code, loaded"
+    from transformers.dynamic_module_utils import HF_MODULES_CACHE, check_imports, create_dynamic_module, get_class_in_module
+    directory, (module, _, name) = Path(code["directory"]), reference.rpartition(".")
+    place = Path("transformers_modules", f"custom_{re.sub(r'[^0-9A-Za-z_]', '_', directory.name)}", f"code_{code['sha256'][:12]}")
+    create_dynamic_module(place)
+    for file in directory.glob("*.py"):
+        if file.name != "__init__.py":
+            (Path(HF_MODULES_CACHE) / place / file.name).write_bytes(file.read_bytes())
+    check_imports(Path(HF_MODULES_CACHE) / place / f"{module}.py")
+    return get_class_in_module(name, str(place / f"{module}.py"))
+
+
+def _custom_config(config: dict):
+    "The transformers config of a model with code of its own, its class registered for AutoModelForCausalLM"
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    code = config["custom_code"]
+    try:
+        model = _code_class(code, code["model"])
+        kind = _code_class(code, code["config"]) if code["config"] else CONFIG_MAPPING[config["model_type"]]
+        kind = type(kind.__name__, (kind,), {"__module__": model.__module__})  # not the class of transformers, even where it is that one
+        AutoModelForCausalLM.register(kind, model, exist_ok=True)
+        return kind.from_dict({k: v for k, v in config.items() if k not in ("custom_code", "auto_map")})
+    except Exception as e:  # somebody else's code
+        reason = missing_package(e) or f"{type(e).__name__}: {' '.join(str(e).split())[:240]}"
+        raise ModelError(f"the code of {code['directory']} cannot be loaded: {reason}") from e
 
 # %% ../nbs/12_model.ipynb #3504ef86
 def config_value(config: dict, names: list, default=None):
@@ -143,8 +271,12 @@ def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
 
 def fits(record: ModelRecord, config: dict) -> str:
     "Why a record is not about this kind of config; empty when it is"
-    raw = {k: v for k, v in config.items()}
+    raw = {k: v for k, v in config.items() if k != "custom_code"}
+    if record.settings.get("custom_code", {}).get("value") != config.get("custom_code", {}).get("sha256"):
+        return "its code is another one"
     for name, about in record.settings.items():
+        if name == "custom_code":
+            continue
         if name == "rope":
             value = rope_kind(raw)
         elif name == "sliding_window":
@@ -162,83 +294,193 @@ def fits(record: ModelRecord, config: dict) -> str:
             return f"{condition} does not hold"
     return ""
 
-# %% ../nbs/12_model.ipynb #1780b7a7
+# %% ../nbs/12_model.ipynb #3c120011
 def stored_records(model_type: str, db: Database):
     "The stored records of a model type, the user's own first"
-    for directory in (db.overlay, db.shipped):
+    for directory in dict.fromkeys((db.overlay, db.shipped)):
         for path in sorted((directory / "models").glob(f"{model_type}-*.json")):
-            yield path, record_from_json(read_json(path), str(path))
+            if re.fullmatch(r"[0-9a-f]{8}", path.stem[len(model_type) + 1:]):  # xlm- is not xlm-roberta-
+                yield path, record_from_json(read_json(path), str(path))
 
 
+def called_classes(record: ModelRecord) -> list[str]:
+    "The classes whose modules a record calls"
+    rows = (c for case in record.cases.values() for c in (case["calls"] if isinstance(case, dict) else case.calls))
+    return list(dict.fromkeys(c[1] if isinstance(c, list) else c.class_name for c in rows))
+
+
+def outdated(record: ModelRecord, db: Database) -> str:
+    "Why a record is not about the installed source; empty when it is, or when that source is not installed"
+    texts = {}
+    for name in called_classes(record):
+        path = db.path(name)
+        if path is None:
+            return f"{name} has no record"
+        try:
+            data = read_json(path)
+            source, models = data["source"], [m for v in (data, *data.get("variants", ())) for m in v.get("models", ())]
+            if models and record.id not in models:
+                return f"the record of {name} is not of this model"
+            file = package_root(source["package"]) / source["file"]
+            if file not in texts:
+                texts[file] = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+            lines = texts[file][source["line_start"] - 1:source["line_end"]]
+            if hashlib.sha256("\n".join(lines).encode()).hexdigest() != source["sha256"]:
+                return f"the installed source of {name} is not the one that was traced"
+        except SourceError:
+            continue
+        except (DatabaseError, KeyError, TypeError, AttributeError):
+            return f"the record of {name} is broken"
+    return ""
+
+# %% ../nbs/12_model.ipynb #3c120012
 def find_record(config: dict, db: Database, progress=None) -> ModelRecord:
     "The record of a config: a stored one that fits, else traced from source now; raises ModelError"
     model_type = config["model_type"]
-    reason = ""
-    for path, record in stored_records(model_type, db) if model_type.replace("_", "").replace("-", "").isalnum() else ():
+    reason, stale = "", None
+    for path, record in stored_records(model_type, db) if model_type.replace("_", "").replace("-", "").replace(".", "").isalnum() else ():
         try:
             reason = fits(record, config)
-        except (KeyError, TypeError, AttributeError, IndexError) as e:
-            raise ModelError(f"{path} is damaged ({type(e).__name__}); delete it or trace again") from None
-        if not reason:
+        except (KeyError, TypeError, AttributeError, IndexError):
+            raise ModelError(f"{path}: not a model record; restore or delete it") from None
+        old = outdated(record, db) if not reason and path.parent.parent == db.overlay != db.shipped else ""
+        if not reason and not old:
             return record
-    return trace_config(config, db, progress, why=reason)[0]
+        if old and not all(importlib.util.find_spec(p) for p in ("torch", "transformers")):
+            return replace(record, notes=(*record.notes, f"stale: {old}; with pip install 'lm-predictor[trace]' it is traced again"))
+        reason, stale = reason or old, path if old else stale
+    record = trace_config(config, db, progress, why=reason)[0]
+    if stale and stale.stem != record.id:
+        stale.unlink(missing_ok=True)
+    return record
+
+# %% ../nbs/12_model.ipynb #3c120014
+def missing_package(error: BaseException) -> str:
+    "The sentence about an optional package whose absence caused an error; empty when that is not what caused it"
+    while error is not None:
+        text = " ".join(str(error).split())
+        pip = re.search(r"pip install ((?:-U |--upgrade )?[A-Za-z0-9_.\-\[\]]+)", text)
+        needs = re.search(r"(\w+) requires the (\S+) library", text)
+        if isinstance(error, ImportError) and (pip or isinstance(error, ModuleNotFoundError) and error.name):
+            package = pip[1].split()[-1].strip("`'.") if pip else error.name.partition(".")[0].replace("_", "-")
+            return f"{needs[1] + ' needs' if needs else 'it needs'} the package {package}: pip install {package}"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
-def check_numbers(config: dict) -> None:
-    "Raise ModelError when a config's numbers contradict each other"
-    get = lambda *names: config_value(config, list(names))
-    width, heads, kv = get("hidden_size", "n_embd", "d_model"), get("num_attention_heads", "n_head", "n_heads"), get("num_key_value_heads")
-    for name, value in (("hidden_size", width), ("num_attention_heads", heads), ("num_key_value_heads", kv), ("num_hidden_layers", get("num_hidden_layers", "n_layer")),
-                        *((n, get(n)) for n in ("vocab_size", "intermediate_size", "head_dim", "max_position_embeddings", "sliding_window"))):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10**12):
-            raise ModelError(f"config: {name} must be a positive integer (at most 10**12), got {str(value)[:60]!r}")
-    if width and heads and not get("head_dim") and width % heads:
-        raise ModelError(f"config: hidden_size {width} is not divisible by num_attention_heads {heads}")
-    if heads and kv and heads % kv:
-        raise ModelError(f"config: num_attention_heads {heads} is not divisible by num_key_value_heads {kv}")
+def full_config(config: dict):
+    "The transformers config of a config dictionary; raises ModelError"
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES as every
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as causal
+    model_type = config["model_type"]
+    if config.get("custom_code"):
+        return _custom_config(config)
+    if model_type not in causal:
+        near = difflib.get_close_matches(model_type, list(causal), n=3)
+        what = "is not a causal language model" if model_type in every else "is no model_type of the installed transformers"
+        if own_code(config):
+            raise ModelError(f"model_type {model_type!r} {what}, and the code that its config names ({own_code(config)}) is run only with --trust-remote-code")
+        raise ModelError(f"model_type {model_type!r} {what}{'; near: ' + ', '.join(near) if near else ''}")
+    try:
+        return AutoConfig.for_model(**{k: v for k, v in config.items() if k != "auto_map"})
+    except Exception as e:  # config classes raise many kinds; the last sentence says what is wrong
+        raise ModelError(f"config: {' '.join(str(e).split()).rpartition('Error: ')[2][:300]}") from None
+
+# %% ../nbs/12_model.ipynb #3c120015
+def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dict]:
+    "Trace a config from the installed source: its model record and the analyses of its classes by name; raises ModelError"
+    try:
+        from lm_predictor.records import ClassRecords
+        from lm_predictor.trace import TraceError
+        from lm_predictor.verify import traced_record
+        import transformers
+    except ImportError as e:
+        raise ModelError(f"{config['model_type']}: no stored record fits this config{f' ({why})' if why else ''}, and tracing it needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
+    model_type, code = config["model_type"], config.get("custom_code")
+    with quiet():
+        full = full_config(config)
+        try:
+            trace, record = traced_record(full, progress=progress)
+        except Exception as e:
+            reason = str(e) if isinstance(e, TraceError) else f"{model_type}: its forward() cannot be traced with this config: {type(e).__name__}: {' '.join(str(e).split())[:300]}"
+            package = missing_package(e)
+            raise ModelError(f"{model_type}: {package}" if package else reason) from e
+        if code:
+            record.settings["custom_code"] = {"value": code["sha256"], "default": None}
+            record.id = f"{model_type}-{hashlib.sha256((record.id + code['sha256']).encode()).hexdigest()[:8]}"
+            record.notes = (*record.notes, f"traced from code of its own, {code['directory']}")
+        misfit = fits(record, full.to_dict() | ({"custom_code": code} if code else {}))
+        if misfit:
+            raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
+        classes = ClassRecords.of(trace, record.id).all()
+        own = Database(Path(), Path())
+        own._loaded.update(classes)
+        record.verification = verification(record, own)
+    return record, {name: replace(a, verification=record.verification) for name, a in classes.items()}
+
+
+def as_json(record: ModelRecord, classes: dict) -> tuple[dict, dict]:
+    "A model record and the analyses of its classes by name as they are stored, checked"
+    rows = {name: analysis_to_json(a) for name, a in classes.items()}
+    for name, data in rows.items():
+        analysis_from_json(data, name)
+    return record_to_json(record), rows
+
+
+def store(record: dict, classes: dict, directory: Path) -> None:
+    "Merge a model record and its class analyses (JSON) into a directory; what results does not depend on the order of such calls"
+    path, proof = directory / "models" / f"{record['id']}.json", record["verification"]
+    with locked(directory):
+        proof = _dated(proof, _proof(path))
+        for name, data in classes.items():
+            file = directory / f"{name}.json"
+            if file.exists():
+                analysis = merged(read_analysis(file), analysis_from_json(data, name))
+                proofs = [proof if m == record["id"] else _proof(directory / "models" / f"{m}.json") for v in analysis.variants for m in v.models]
+                data = analysis_to_json(replace(analysis, verification=_all_of(proofs)))
+            write_json(file, data if file.exists() else {**data, "verification": proof})
+        write_json(path, {**record, "verification": proof})
+
+# %% ../nbs/12_model.ipynb #3c120016
+_seen_proofs: dict = {}  # (file, its time and size) -> verification of the model record in it
+
+
+def _proof(path: Path) -> dict:
+    "The verification of a stored model record; empty when there is none"
+    try:
+        key = (str(path), path.stat().st_mtime_ns, path.stat().st_size)
+        if key not in _seen_proofs:
+            _seen_proofs[key] = read_json(path).get("verification", {})
+        return _seen_proofs[key]
+    except (OSError, DatabaseError, AttributeError):
+        return {}
+
+
+def _dated(new: dict, old: dict) -> dict:
+    "A verification with the date of an older one that says the same"
+    undated = lambda v: {k: x for k, x in v.items() if k != "date"}
+    return old if undated(new) == undated(old) else new
+
+
+def _all_of(proofs: list) -> dict:
+    "What the verifications of all models of a class say together"
+    rows = sorted(proofs, key=lambda p: json.dumps(p, sort_keys=True))
+    whole = rows[0] if rows else {}
+    for p in rows[1:]:
+        whole = joined(whole, p)
+    return whole
 
 
 def trace_config(config: dict, db: Database, progress=None, directory: Path | None = None, why: str = "") -> tuple:
     "Trace a config from the installed source and store its records; gives the model record and the class names"
-    try:
-        from transformers import AutoConfig
-        from lm_predictor.records import ClassRecords
-        from lm_predictor.trace import TraceError
-        from lm_predictor.verify import traced_record
-    except ImportError as e:
-        raise ModelError(f"{config['model_type']}: no stored record fits this config{f' ({why})' if why else ''}, and tracing it needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as causal
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES as every
-    model_type = config["model_type"]
-    if model_type not in causal:
-        near = difflib.get_close_matches(model_type, list(causal), n=3)
-        what = "is not a causal language model" if model_type in every else "is no model_type of the installed transformers"
-        raise ModelError(f"model_type {model_type!r} {what}{'; near: ' + ', '.join(near) if near else ''}")
-    try:
-        full = AutoConfig.for_model(**config)
-    except Exception as e:  # config classes raise many kinds; the last sentence says what is wrong
-        raise ModelError(f"config: {' '.join(str(e).split()).rpartition('Error: ')[2][:300]}") from None
-    try:
-        trace, record = traced_record(full, progress=progress)
-    except TraceError as e:
-        raise ModelError(str(e)) from None
-    except Exception as e:
-        raise ModelError(f"{model_type}: its forward() cannot be traced with this config: {type(e).__name__}: {' '.join(str(e).split())[:300]}") from e
-    misfit = fits(record, full.to_dict())
-    if misfit:
-        raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
-    classes = ClassRecords.of(trace, record.id).all()
-    for analysis in classes.values():
-        db.put(merged(db.get(analysis.class_name), analysis) if analysis.class_name in db else analysis, directory)
-    proof = verification(record, db)
-    for name, analysis in classes.items():
-        now = db.get(name)
-        first = len(now.variants) == 1 and set(now.variants[0].models) <= {record.id}
-        db.put(replace(now, verification=proof if first or proof["status"] == now.verification.get("status") else {**proof, "status": "unverified"}), directory)
-    write_json((directory or db.overlay) / "models" / f"{record.id}.json", record_to_json(record))
+    record, classes = traced(config, progress, why)
+    store(*as_json(record, classes), Path(directory or db.overlay))
+    for name in classes:
+        db._loaded.pop(name, None)
     return record, list(classes)
 
-
+# %% ../nbs/12_model.ipynb #1780b7a7
 def verification(record: ModelRecord, db: Database) -> dict:
     "What a fresh record was checked against, for its classes' files"
     from lm_predictor.verify import expansion
@@ -247,24 +489,6 @@ def verification(record: ModelRecord, db: Database) -> dict:
     checks = ["matmul_flops equal torch's FlopCounterMode: prefill, decode, extend", "expansion equals the traced operators: all cases, all figures",
               "every operator has a cost rule"]
     return {"status": "unverified", "failed": failed} if failed else {"status": "verified", "checks": checks, "packages": record.packages}
-
-
-def merged(old, new):
-    "An analysis with the variants of an older one of the same class: equal kernels share a variant"
-    if old.source != new.source:
-        return new
-    ids = set(new.variants[0].models)
-    kept = [replace(v, models=tuple(m for m in v.models if m not in ids)) for v in old.variants]
-    kept = [v for v in kept if v.models or not old.variants[0].models]
-    for i, v in enumerate(kept):
-        if v.kernels == new.variants[0].kernels:
-            shared = tuple(a for a in v.assumptions if a in new.variants[0].assumptions)
-            kept[i] = replace(v, models=tuple(sorted({*v.models, *ids})), assumptions=shared)
-            break
-    else:
-        kept.append(new.variants[0])
-    names = {p.name for p in old.parameters}
-    return replace(old, variants=tuple(kept), parameters=(*old.parameters, *(p for p in new.parameters if p.name not in names)))
 
 # %% ../nbs/12_model.ipynb #245182c1
 BITS = (4, 8, 16, 32)
@@ -421,9 +645,9 @@ class ModelCost:
             graph = self.record.graph(workload.case)
             rows = tuple(self._row(graph, k, values) for k in device_kernels(graph, execution))
         except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
-            raise ModelError(f"the stored record {self.record.id} is damaged ({type(e).__name__}: {' '.join(str(e).split())[:100]}); delete it from your database or trace again") from None
+            raise ModelError(f"{self.record.where}: the record is damaged ({type(e).__name__}: {' '.join(str(e).split())[:100]}); restore or delete it") from None
         if not rows:
-            raise ModelError(f"the stored record {self.record.id} is damaged (it has no operators); delete it from your database or trace again")
+            raise ModelError(f"{self.record.where}: the record is damaged (it has no operators); restore or delete it")
         total = lambda name: sum(getattr(k, name) * k.count for k in rows)
         totals = Totals(total("flops"), total("matmul_flops"), total("read_bytes"), total("write_bytes"),
                         whole(self.record.weight_bytes.evaluate(values)), whole(graph.kv_cache_bytes.evaluate(values)))
@@ -453,16 +677,19 @@ def whole(x) -> int:
     return x if isinstance(x, int) else math.ceil(x)
 
 
-def analyze(model: str | dict, db: Database | None = None, progress=None) -> ModelCost:
+def analyze(model: str | dict, db: Database | None = None, progress=None, trust_remote_code: bool = False) -> ModelCost:
     """The cost of a model: a preset, a Hugging Face id, the path of a config.json, or a config dictionary.
 
     Uses the stored record of its kind; a kind that has none is traced from source when torch and transformers are there.
+    `trust_remote_code` runs the modeling code that a config names in its `auto_map`; without it, only transformers' own is.
     """
-    name, config = ("config", model) if isinstance(model, dict) else load_config(str(model))
+    name, config = ("config", model) if isinstance(model, dict) else load_config(str(model), trust_remote_code)
     if not isinstance(config.get("model_type"), str):
         raise ModelError("config has no model_type; a config of transformers names one, such as \"llama\"")
     check_numbers(config)
     record = find_record(config, db or Database(), progress)
+    if own_code(config) and not config.get("custom_code"):
+        record = replace(record, notes=(*record.notes, f"the config names code of its own ({own_code(config)}), which was not run: the class of transformers was analyzed"))
     if config.get("quantization_config"):
         record = replace(record, notes=(*record.notes, "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"))
     return ModelCost(name, record, symbol_values(record, config))

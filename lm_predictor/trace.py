@@ -123,8 +123,8 @@ def _forward_codes(cls) -> tuple:
 
 
 def _in_package(filename: str) -> str:
-    "Path of a source file relative to site-packages, for files of torch and transformers"
-    for package in ("transformers", "torch"):
+    "Path of a source file relative to site-packages, for files of torch, transformers and a model's own code that it loaded"
+    for package in ("transformers", "torch", *(("transformers_modules",) if "/transformers_modules/" in filename else ())):
         root = str(package_root(package))
         if filename.startswith(f"{root}/{package}/"):
             return filename[len(root) + 1:]
@@ -152,7 +152,7 @@ def find_line(frames: list, cls) -> tuple:
         return "", 0, ""
     frame, line, name = inside[at]
     helpers = [(f.f_code.co_name, line_, file) for f, line_, file in inside[:at]
-               if file.startswith("transformers/") and not file.endswith(_DECORATORS)]
+               if file.startswith(("transformers/", "transformers_modules/")) and not file.endswith(_DECORATORS)]
     via = f"{helpers[0][0]} {helpers[0][2]}:{_statement_line(helpers[0][2] and frame_file(helpers[0][2]), helpers[0][1])}" if helpers else ""
     return name or frame.f_code.co_filename, _statement_line(frame.f_code.co_filename, line), via
 
