@@ -65,7 +65,8 @@ def build_items(names=(), types: bool = False) -> list[Item]:
     return sorted({i.name: i for i in chosen}.values(), key=lambda i: (i.name not in known, i.name))
 
 # %% ../nbs/12b_build.ipynb #3c12b008
-PRELOADED = ["lm_predictor.build", "lm_predictor.records", "lm_predictor.verify", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"]
+PRELOADED = ["lm_predictor.build", "lm_predictor.records", "lm_predictor.verify", "transformers.models.auto.modeling_auto", "transformers.generation.utils",
+             "transformers.modeling_layers", "torch.export._trace", "torch.utils.flop_counter", "networkx", "jsonschema"]
 
 
 def _processes():

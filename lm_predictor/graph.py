@@ -13,7 +13,8 @@ from .schema import CASE_NAMES, _FORMULA, _TEXT, _WORKLOAD, ZERO, Cost, _one_lin
 
 # %% auto #0
 __all__ = ['RECORD_SCHEMA', 'Tensor', 'CallSite', 'Line', 'Read', 'Node', 'Graph', 'graph_to_json', 'graph_from_json',
-           'broken_rule', 'check_graph', 'ModelRecord', 'record_to_json', 'record_from_json', 'check_record']
+           'broken_rule', 'check_graph', 'check_names', 'ModelRecord', 'record_to_json', 'record_from_json',
+           'check_record']
 
 # %% ../nbs/02b_graph.ipynb #3a4e0402
 @dataclass(frozen=True)
@@ -173,6 +174,11 @@ def check_graph(g: Graph, symbols) -> None:
     def inside(what, number, index, size, least=0):
         if type(index) is not int or not least <= index < size:
             raise ValueError(f"{what}[{number}] points at {index!r} of {size}")
+    if not g.nodes or not g.calls:
+        raise ValueError("it has no operators")
+    for i, row in enumerate(g.lines):
+        if type(row.line) is not int or row.line < 1:
+            raise ValueError(f"lines[{i}] is line {row.line!r}")
     for i, c in enumerate(g.calls):
         inside("calls", i, c.parent, max(i, 1) if i else 0, -1 if i == 0 else 0)
         inside("calls", i, c.line, len(g.lines), -1)
@@ -183,9 +189,14 @@ def check_graph(g: Graph, symbols) -> None:
     inside("logits: tensors", 0, g.logits, len(g.tensors))
     rows = [g.kv_cache_bytes, *(f for t in g.tensors for f in (t.elements, t.item)), *(c.repeat for c in g.calls),
             *(f for n in g.nodes for f in (n.flops, n.matmul_flops, n.extent, n.scores, n.pairs, *(r.elements for r in n.reads), *(e for _, e in n.writes)) if f is not None)]
-    for f in rows:
-        if not f.names <= symbols or f.references:
-            raise ValueError(f"formula {_one_line(str(f), 60)!r} has unknown names ({', '.join(sorted(f.names - symbols)) or 'a reference'})")
+    check_names(rows, symbols)
+
+
+def check_names(formulas, symbols) -> None:
+    "Raise ValueError when a formula has a name that is not among the symbols, or a reference"
+    for f in formulas:
+        if not f.names <= symbols or getattr(f, "references", ()):
+            raise ValueError(f"{_one_line(str(f), 60)!r} has unknown names ({', '.join(sorted(f.names - symbols)) or 'a reference'})")
 
 # %% ../nbs/02b_graph.ipynb #2c23ef75
 @dataclass
@@ -246,10 +257,12 @@ def record_to_json(r: ModelRecord) -> dict:
 def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
     "A model record from parsed JSON; raises ValueError naming the file and what is missing"
     try:
-        return ModelRecord(data["id"], data["model_type"], data["class_name"], data["packages"], data["symbols"], data["settings"],
+        record = ModelRecord(data["id"], data["model_type"], data["class_name"], data["packages"], data["symbols"], data["settings"],
                            tuple(data["assumptions"]), parse(data["parameters"]), parse(data["weight_bytes"]),
                            [[p, c, parse(n), parse(w)] for p, c, n, w in data["modules"]], data["uncounted"], tuple(data["notes"]), data["cases"],
                            {name: tuple(a) for name, a in data.get("case_assumptions", {}).items()}, data.get("verification", {}), where)
+        check_names([record.parameters, record.weight_bytes, *(f for _, _, *two in record.modules for f in two)], {*record.symbols, *_WORKLOAD})
+        return record
     except (KeyError, TypeError, AttributeError, ValueError) as e:
         raise ValueError(f"{where}: {broken_rule(data) or _one_line(str(e))}; restore or delete it") from None
 
@@ -260,6 +273,11 @@ def check_record(data: object, where: str = "model record") -> ModelRecord:
     if rule:
         raise ValueError(f"{where}: {rule}; restore or delete it")
     record = record_from_json(data, where)
+    for text in (*record.assumptions, *(a for texts in record.case_assumptions.values() for a in texts)):
+        try:
+            check_names([parse_condition(text)], {*record.symbols, *_WORKLOAD})
+        except ValueError as e:
+            raise ValueError(f"{where}: assumption {_one_line(text, 60)!r}: {e}; restore or delete it") from None
     for case in record.cases:
         record.graph(case)
     return record

@@ -22,19 +22,19 @@ from .config import CANONICAL, MEANING, canonical, relate, rope_kind, settings, 
 from .database import Database, DatabaseError, joined, locked, merged, read_analysis, read_json, shipped_directory, write_json
 from .execution import EXECUTIONS, Plan, device_kernels
 from .formula import FormulaError, parse
-from .graph import ModelRecord, record_from_json, record_to_json
+from .graph import ModelRecord, check_record, record_from_json, record_to_json
 from .hardware import Hardware, compute_dtype, load_hardware
 from .operators import CONVENTION
 from .roofline import kernel_time
-from .schema import analysis_from_json, analysis_to_json
+from .schema import analysis_from_json, analysis_to_json, check_schema
 from .source import SourceError, package_root
 
 # %% auto #0
 __all__ = ['WIDTHS', 'HEADS', 'LAYERS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'PER_LAYER', 'BITS',
            'ModelError', 'presets', 'load_config', 'quiet', 'check_numbers', 'own_code', 'with_code', 'config_value',
            'symbol_values', 'fits', 'stored_records', 'called_classes', 'outdated', 'find_record', 'missing_package',
-           'full_config', 'traced', 'as_json', 'store', 'trace_config', 'verification', 'Workload', 'KernelRow',
-           'Totals', 'Run', 'ModelCost', 'whole', 'analyze']
+           'full_config', 'untraceable', 'traced', 'as_json', 'store', 'trace_config', 'verification', 'Workload',
+           'KernelRow', 'Totals', 'Run', 'ModelCost', 'whole', 'analyze']
 
 # %% ../nbs/12_model.ipynb #c94dc176
 class ModelError(ValueError):
@@ -182,6 +182,9 @@ def check_numbers(config: dict) -> None:
     for name in ("layer_types", "mlp_layer_types", "layers_block_type", *PER_LAYER):
         if layers and isinstance(config.get(name), list) and len(config[name]) != layers:
             raise ModelError(f"config: {name} has {len(config[name])} entries, {deep} is {layers}")
+    for name in ("rope_scaling", "rope_parameters"):
+        if config.get(name) is not None and not isinstance(config[name], dict):
+            raise ModelError(f"config: {name} must be an object or null, got {str(config[name])[:60]!r}")
     if isinstance(config.get("text_config"), dict):
         check_numbers(config["text_config"])
 
@@ -341,9 +344,10 @@ def find_record(config: dict, db: Database, progress=None) -> ModelRecord:
     for path, record in stored_records(model_type, db) if model_type.replace("_", "").replace("-", "").replace(".", "").isalnum() else ():
         try:
             reason = fits(record, config)
-        except (KeyError, TypeError, AttributeError, IndexError):
-            raise ModelError(f"{path}: not a model record; restore or delete it") from None
-        old = outdated(record, db) if not reason and path.parent.parent == db.overlay != db.shipped else ""
+            old = outdated(record, db) if not reason and path.parent.parent == db.overlay != db.shipped else ""
+        except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
+            check_record(read_json(path), str(path))  # names the rule that it breaks
+            raise ModelError(f"{path}: {type(e).__name__}: {e}; restore or delete it") from None
         if not reason and not old:
             return record
         if old and not all(importlib.util.find_spec(p) for p in ("torch", "transformers")):
@@ -383,16 +387,35 @@ def full_config(config: dict):
             raise ModelError(f"model_type {model_type!r} {what}, and the code that its config names ({own_code(config)}) is run only with --trust-remote-code")
         raise ModelError(f"model_type {model_type!r} {what}{'; near: ' + ', '.join(near) if near else ''}")
     try:
-        return AutoConfig.for_model(**{k: v for k, v in config.items() if k != "auto_map"})
+        full = AutoConfig.for_model(**{k: v for k, v in config.items() if k != "auto_map"})
     except Exception as e:  # config classes raise many kinds; the last sentence says what is wrong
         raise ModelError(f"config: {' '.join(str(e).split()).rpartition('Error: ')[2][:300]}") from None
+    try:
+        check_numbers(type(full)().to_dict())
+    except Exception:  # its defaults break the rules (a head width of its own), or it has none: then the rules are not for this type
+        return full
+    check_numbers(full.to_dict())  # what the config gives against what it leaves to the defaults
+    return full
+
+
+def untraceable(error: Exception, config: dict) -> str:
+    "Why a config cannot be traced, in one sentence"
+    root = error
+    while root.__cause__ or root.__context__:
+        root = root.__cause__ or root.__context__
+    package = missing_package(error)
+    if package:
+        return f"{config['model_type']}: {package}"
+    blamed = [n for n, v in config.items() if isinstance(root, KeyError) and isinstance(v, str) and root.args == (v,)]
+    if blamed:
+        return f"config: {blamed[0]} is {config[blamed[0]]!r}, which {config['model_type']} does not know"
+    return str(error) if type(error).__name__ == "TraceError" else f"{config['model_type']}: its forward() cannot be traced with this config: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 # %% ../nbs/12_model.ipynb #3c120015
 def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dict]:
     "Trace a config from the installed source: its model record and the analyses of its classes by name; raises ModelError"
     try:
         from lm_predictor.records import ClassRecords
-        from lm_predictor.trace import TraceError
         from lm_predictor.verify import traced_record
         import transformers
     except ImportError as e:
@@ -402,14 +425,12 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         full = full_config(config)
         try:
             trace, record = traced_record(full, progress=progress)
-        except Exception as e:
-            reason = str(e) if isinstance(e, TraceError) else f"{model_type}: its forward() cannot be traced with this config: {type(e).__name__}: {' '.join(str(e).split())[:300]}"
-            package = missing_package(e)
-            raise ModelError(f"{model_type}: {package}" if package else reason) from e
+        except Exception as e:  # a TraceError, or whatever the model's code raises on such a config
+            raise ModelError(untraceable(e, config)) from e
         if code:
             record.settings["custom_code"] = {"value": code["sha256"], "default": None}
             record.id = f"{model_type}-{hashlib.sha256((record.id + code['sha256']).encode()).hexdigest()[:8]}"
-            record.notes = (*record.notes, f"traced from code of its own, {code['directory']}")
+            record.notes = (*record.notes, f"traced from the code that its config names, {code['model']}")
         misfit = fits(record, full.to_dict() | ({"custom_code": code} if code else {}))
         if misfit:
             raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
@@ -424,7 +445,7 @@ def as_json(record: ModelRecord, classes: dict) -> tuple[dict, dict]:
     "A model record and the analyses of its classes by name as they are stored, checked"
     rows = {name: analysis_to_json(a) for name, a in classes.items()}
     for name, data in rows.items():
-        analysis_from_json(data, name)
+        check_schema(data, name)
     return record_to_json(record), rows
 
 
