@@ -434,7 +434,10 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         misfit = fits(record, full.to_dict() | ({"custom_code": code} if code else {}))
         if misfit:
             raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
-        classes = ClassRecords.of(trace, record.id).all()
+        try:
+            classes = ClassRecords.of(trace, record.id).all()
+        except Exception as e:  # a class that the records cannot express
+            raise ModelError(f"{model_type}: the records of its classes cannot be made: {type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
         own = Database(Path(), Path())
         own._loaded.update(classes)
         record.verification = verification(record, own)
