@@ -20,6 +20,7 @@ from .graph import ModelRecord, record_from_json, record_to_json
 from .hardware import Hardware, compute_dtype, load_hardware
 from .operators import CONVENTION
 from .roofline import kernel_time
+from .trust import Check, untrusted, verdict
 
 # %% auto #0
 __all__ = ['BITS', 'ModelError', 'presets', 'load_config', 'config_value', 'symbol_values', 'fits', 'stored_records',
@@ -228,11 +229,14 @@ def trace_config(config: dict, db: Database, progress=None, directory: Path | No
     if misfit:
         raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
     classes = ClassRecords.of(trace, record.id).all()
+    before = {name: db.get(name) for name in classes if name in db}
     for analysis in classes.values():
         db.put(merged(db.get(analysis.class_name), analysis) if analysis.class_name in db else analysis, directory)
-    proof = verification(record, db)
+    record.verification = proof = verification(record, db)
     for name, analysis in classes.items():
         now = db.get(name)
+        if now == before.get(name):
+            continue  # it came out as it is stored: so does what was verified of it
         first = len(now.variants) == 1 and set(now.variants[0].models) <= {record.id}
         db.put(replace(now, verification=proof if first or proof["status"] == now.verification.get("status") else {**proof, "status": "unverified"}), directory)
     write_json((directory or db.overlay) / "models" / f"{record.id}.json", record_to_json(record))
@@ -240,13 +244,16 @@ def trace_config(config: dict, db: Database, progress=None, directory: Path | No
 
 
 def verification(record: ModelRecord, db: Database) -> dict:
-    "What a fresh record was checked against, for its classes' files"
+    "What a fresh record was checked against; where the same record is stored already, what was verified of it"
     from lm_predictor.verify import expansion
-    failed = [c.what for c in expansion(record, db) if not c.ok] + [f"no cost rule for {o}" for o in record.uncounted]
-    failed += [n for n in record.notes if "not compared" in n or "do not rely" in n]
-    checks = ["matmul_flops equal torch's FlopCounterMode: prefill, decode, extend", "expansion equals the traced operators: all cases, all figures",
-              "every operator has a cost rule"]
-    return {"status": "unverified", "failed": failed} if failed else {"status": "verified", "checks": checks, "packages": record.packages}
+    stored = next((p for d in (db.overlay, db.shipped) if (p := d / "models" / f"{record.id}.json").is_file()), None)
+    before = read_json(stored) if stored else {}
+    if before.get("verification") and record_to_json(replace(record, verification=before["verification"])) == before:
+        return before["verification"]
+    doubts = [n for n in record.notes if "not compared" in n or "do not rely" in n]
+    checks = [Check("matmul_flops equals FlopCounterMode: prefill, decode, extend", not doubts, "; ".join(doubts)), *expansion(record, db),
+              Check("every operator has a cost rule", not record.uncounted, ", ".join(record.uncounted))]
+    return verdict(checks, record.packages, before.get("verification"))
 
 
 def merged(old, new):
@@ -462,7 +469,11 @@ def analyze(model: str | dict, db: Database | None = None, progress=None) -> Mod
     if not isinstance(config.get("model_type"), str):
         raise ModelError("config has no model_type; a config of transformers names one, such as \"llama\"")
     check_numbers(config)
-    record = find_record(config, db or Database(), progress)
+    db = db or Database()
+    record = find_record(config, db, progress)
+    doubts = untrusted(record, db)
+    if doubts:
+        record = replace(record, notes=(f"unverified: {', '.join(doubts)}; `lm-predictor verify {name}` says why", *record.notes))
     if config.get("quantization_config"):
         record = replace(record, notes=(*record.notes, "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"))
     return ModelCost(name, record, symbol_values(record, config))
