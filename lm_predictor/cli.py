@@ -418,7 +418,7 @@ def _verify(args) -> int:
             wrong = [c for c in outcome.checks if not c.ok]
             about = ", ".join(name for name, _ in subject.configs)
             print(f"[{i + 1}/{len(todo)}] {outcome.record_id}: {len(outcome.checks) - len(wrong)} of {len(outcome.checks)} checks hold, {outcome.seconds:.1f} s ({about})", flush=True)
-            _print_checks(wrong if args.all else outcome.checks)
+            _print_checks(wrong[:3] if args.all else outcome.checks, len(wrong) - 3 if args.all else 0)
             models[outcome.record_id] = outcome.checks
             for name, checks in outcome.classes.items():
                 classes.setdefault(name, {})[outcome.record_id] = checks
@@ -437,9 +437,12 @@ def _subject(target: str, db):
     return Subject(path, record, ((name, config),))
 
 
-def _print_checks(checks: list) -> None:
+def _print_checks(checks: list, more: int = 0) -> None:
     for c in checks:
-        print(f"  {'ok  ' if c.ok else 'FAIL'} {c.what}" + (f": {c.detail}" if c.detail and not c.ok else f" ({c.detail})" if c.detail else ""), flush=True)
+        detail = f": {c.detail}" if not c.ok else f" ({c.detail})"
+        print(f"  {'ok  ' if c.ok else 'FAIL'} {c.what}" + (detail if len(detail) < 400 or "\n" in detail else f"{detail[:397]}...") * bool(c.detail), flush=True)
+    if more > 0:
+        print(f"  and {more} more")
 
 
 def _conclude(models: dict, classes: dict, db, everything: bool) -> int:
@@ -452,7 +455,8 @@ def _conclude(models: dict, classes: dict, db, everything: bool) -> int:
         notes += [note] if note else []
         if name not in models and (status != "verified" or not everything):
             print(f"{name}: {status}")
-            _print_checks([c for c in checks if not c.ok] if models else checks)
+            wrong = [c for c in checks if not c.ok]
+            _print_checks(wrong[:3] if models else checks, len(wrong) - 3 if models else 0)
     for note in dict.fromkeys(notes):
         print(note)
     print(f"{sum(counts.values())} records: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items(), reverse=True)))
