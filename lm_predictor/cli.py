@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import math
@@ -96,9 +97,10 @@ def parser() -> argparse.ArgumentParser:
     m.add_argument("--format", choices=("table", "json"), default="table")
     t = command("trace", "analyze a class or model from the installed source, and store it", _trace)
     t.add_argument("target", metavar="CLASS|MODEL")
-    v = command("verify", "check records: torch's counter, expansion, source unchanged", _verify)
+    v = command("verify", "check records against the model itself: torch's counter, runs without symbols, unchanged source", _verify)
     v.add_argument("target", nargs="?", metavar="CLASS|MODEL")
     v.add_argument("--all", action="store_true", help="every record: all presets, all classes")
+    v.add_argument("--jobs", type=_count, default=0, metavar="N", help="processes at a time (default: one per core)")
     for sub in (a, i, t, v):
         sub.add_argument("--trust-remote-code", action="store_true", help="run the modeling code that a model's config names in its auto_map, with all your rights")
     e = command("expand", "a class with all references expanded, as a tree", _expand)
@@ -406,41 +408,83 @@ def _is_class(target: str) -> bool:
 
 # %% ../nbs/17_cli.ipynb #f1562ae1
 def _verify(args) -> int:
-    from lm_predictor.database import Database
-    from lm_predictor.model import presets
     if bool(args.target) == args.all:
         raise UsageError("verify takes a CLASS or MODEL, or --all")
-    db, failed, checked, seen = Database(), 0, 0, set()
-    targets = [*presets(), *db.names()] if args.all else [args.target]
-    for i, target in enumerate(targets):
-        checks = _checks(target, db, seen, args.trust_remote_code)
-        bad = [c for c in checks if not c.ok]
-        failed, checked = failed + len(bad), checked + len(checks)
-        if checks:
-            print(f"[{i + 1}/{len(targets)}] {target}: {len(checks) - len(bad)} of {len(checks)} checks hold")
-        for c in checks if not args.all else bad:
-            print(f"  {'ok  ' if c.ok else 'FAIL'} {c.what}{': ' + c.detail if c.detail else ''}")
-    print(f"{checked - failed} of {checked} checks hold")
-    return 2 if failed else 0
+    try:
+        import torch, transformers  # noqa: F401, E401
+    except ImportError as e:
+        raise UsageError(f"verifying needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
+    from lm_predictor.database import Database
+    from lm_predictor.proof import proofs, prove_class, subjects
+    db = Database()
+    if args.target and _is_class(args.target):
+        name = args.target if args.target in db else db.resolve(args.target)
+        return _conclude({}, {name: prove_class(name, db)}, db, args.all)
+    todo, models, classes = subjects(db) if args.all else [_subject(args.target, db, args.trust_remote_code)], {}, {}
+    with _bar("verifying", sum(max(len(s.configs), 1) for s in todo)) as advance:
+        for i, outcome in enumerate(proofs(todo, db, args.jobs)):
+            subject = next(s for s in todo if s.record.id == outcome.record_id)
+            advance(max(len(subject.configs), 1), outcome.record_id)
+            wrong = [c for c in outcome.checks if not c.ok]
+            about = ", ".join(name for name, _ in subject.configs)
+            print(f"[{i + 1}/{len(todo)}] {outcome.record_id}: {len(outcome.checks) - len(wrong)} of {len(outcome.checks)} checks hold, {outcome.seconds:.1f} s ({about})", flush=True)
+            _print_checks(wrong[:3] if args.all else outcome.checks, len(wrong) - 3 if args.all else 0)
+            models[outcome.record_id] = outcome.checks
+            for name, checks in outcome.classes.items():
+                classes.setdefault(name, {})[outcome.record_id] = checks
+    if args.all:
+        classes |= {name: {} for name in db.names() if name not in classes}
+    return _conclude(models, classes, db, args.all)
 
 
-def _checks(target: str, db, seen: set, trust_remote_code: bool = False) -> list:
-    if _is_class(target):
-        from lm_predictor.verify import verify_class
-        return verify_class(target if target in db else db.resolve(target), db)
-    from lm_predictor.model import ModelError, find_record, full_config, load_config, symbol_values
+def _subject(target: str, db, trust_remote_code: bool):
+    "The record of one model and the config to build it from"
+    from lm_predictor.model import find_record, load_config
+    from lm_predictor.proof import Subject
     name, config = load_config(target, trust_remote_code)
     record = find_record(config, db)
-    try:
-        import transformers
-        from lm_predictor.verify import against_counter, verify_model
-    except ImportError as e:
-        raise ModelError(f"verifying a model needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
-    full, values = full_config(config), symbol_values(record, config)
-    if record.id in seen:  # its expansion and sources were checked with another checkpoint
-        return against_counter(record, full, values)
-    seen.add(record.id)
-    return verify_model(record, full, values, db)
+    path = next(p for d in (db.overlay, db.shipped) if (p := d / "models" / f"{record.id}.json").is_file())
+    return Subject(path, record, ((name, config),))
+
+
+def _print_checks(checks: list, more: int = 0) -> None:
+    for c in checks:
+        detail = f": {c.detail}" if not c.ok else f" ({c.detail})"
+        print(f"  {'ok  ' if c.ok else 'FAIL'} {c.what}" + (detail if len(detail) < 400 or "\n" in detail else f"{detail[:397]}...") * bool(c.detail), flush=True)
+    if more > 0:
+        print(f"  and {more} more")
+
+
+def _conclude(models: dict, classes: dict, db, everything: bool) -> int:
+    "Write the outcomes into the records, print those of the classes and the sum; gives the exit status"
+    from lm_predictor.proof import conclusions
+    counts, notes, broken = {}, [], 0
+    for name, checks, verification, note in conclusions(models, classes, db):
+        status = verification["status"]
+        counts[status] = counts.get(status, 0) + 1
+        notes += [note] if note else []
+        if name not in models and (status != "verified" or not everything):
+            print(f"{name}: {status}")
+            wrong = [c for c in checks if not c.ok]
+            _print_checks(wrong[:3] if models else checks, len(wrong) - 3 if models else 0)
+    for note in dict.fromkeys(notes):
+        print(note)
+    print(f"{sum(counts.values())} records: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items(), reverse=True)))
+    return 2 if counts.keys() - {"verified"} else 0
+
+
+@contextlib.contextmanager
+def _bar(what: str, total: int):
+    "A progress bar on stderr where somebody looks; gives a function to advance it"
+    if not sys.stderr.isatty():
+        yield lambda n, text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
+                  console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda n, text: bar.update(task, advance=n, description=text)
 
 # %% ../nbs/17_cli.ipynb #f798325e
 def _hardware(args) -> int:

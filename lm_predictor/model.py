@@ -28,6 +28,7 @@ from .operators import CONVENTION
 from .roofline import kernel_time
 from .schema import analysis_from_json, analysis_to_json, check_schema
 from .source import SourceError, package_root
+from .trust import Check, untrusted, verdict
 
 # %% auto #0
 __all__ = ['WIDTHS', 'HEADS', 'LAYERS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'PER_LAYER', 'BITS',
@@ -438,7 +439,7 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
             classes = ClassRecords.of(trace, record.id).all()
         except Exception as e:  # a class that the records cannot express
             raise ModelError(f"{model_type}: the records of its classes cannot be made: {type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
-        own = Database(Path(), Path())
+        own = Database(Path("nowhere"), Path("nowhere"))
         own._loaded.update(classes)
         record.verification = verification(record, own)
     return record, {name: replace(a, verification=record.verification) for name, a in classes.items()}
@@ -454,16 +455,21 @@ def as_json(record: ModelRecord, classes: dict) -> tuple[dict, dict]:
 
 def store(record: dict, classes: dict, directory: Path) -> None:
     "Merge a model record and its class analyses (JSON) into a directory; what results does not depend on the order of such calls"
-    path, proof = directory / "models" / f"{record['id']}.json", record["verification"]
+    path = directory / "models" / f"{record['id']}.json"
     with locked(directory):
-        proof = _dated(proof, _proof(path))
+        before = read_json(path) if path.is_file() else {}
+        same = before == {**record, "verification": before.get("verification", {})}
+        proof = before["verification"] if same and before["verification"] else _dated(record["verification"], before.get("verification", {}))
         for name, data in classes.items():
             file = directory / f"{name}.json"
-            if file.exists():
-                analysis = merged(read_analysis(file), analysis_from_json(data, name))
+            if not file.exists():
+                write_json(file, {**data, "verification": proof})
+                continue
+            old = read_analysis(file)
+            analysis = merged(old, analysis_from_json(data, name))
+            if not same or replace(analysis, verification=old.verification) != old:  # else what was verified of it holds
                 proofs = [proof if m == record["id"] else _proof(directory / "models" / f"{m}.json") for v in analysis.variants for m in v.models]
-                data = analysis_to_json(replace(analysis, verification=_all_of(proofs)))
-            write_json(file, data if file.exists() else {**data, "verification": proof})
+                write_json(file, analysis_to_json(replace(analysis, verification=_all_of(proofs))))
         write_json(path, {**record, "verification": proof})
 
 # %% ../nbs/12_model.ipynb #3c120016
@@ -506,13 +512,16 @@ def trace_config(config: dict, db: Database, progress=None, directory: Path | No
 
 # %% ../nbs/12_model.ipynb #1780b7a7
 def verification(record: ModelRecord, db: Database) -> dict:
-    "What a fresh record was checked against, for its classes' files"
+    "What a fresh record was checked against; where the same record is stored already, what was verified of it"
     from lm_predictor.verify import expansion
-    failed = [c.what for c in expansion(record, db) if not c.ok] + [f"no cost rule for {o}" for o in record.uncounted]
-    failed += [n for n in record.notes if "not compared" in n or "do not rely" in n]
-    checks = ["matmul_flops equal torch's FlopCounterMode: prefill, decode, extend", "expansion equals the traced operators: all cases, all figures",
-              "every operator has a cost rule"]
-    return {"status": "unverified", "failed": failed} if failed else {"status": "verified", "checks": checks, "packages": record.packages}
+    stored = next((p for d in (db.overlay, db.shipped) if (p := d / "models" / f"{record.id}.json").is_file()), None)
+    before = read_json(stored) if stored else {}
+    if before.get("verification") and record_to_json(replace(record, verification=before["verification"])) == before:
+        return before["verification"]
+    doubts = [n for n in record.notes if "not compared" in n or "do not rely" in n]
+    checks = [Check("matmul_flops equals FlopCounterMode: prefill, decode, extend", not doubts, "; ".join(doubts)), *expansion(record, db),
+              Check("every operator has a cost rule", not record.uncounted, ", ".join(record.uncounted))]
+    return verdict(checks, record.packages, before.get("verification"))
 
 # %% ../nbs/12_model.ipynb #245182c1
 BITS = (4, 8, 16, 32)
@@ -711,7 +720,11 @@ def analyze(model: str | dict, db: Database | None = None, progress=None, trust_
     if not isinstance(config.get("model_type"), str):
         raise ModelError("config has no model_type; a config of transformers names one, such as \"llama\"")
     check_numbers(config)
-    record = find_record(config, db or Database(), progress)
+    db = db or Database()
+    record = find_record(config, db, progress)
+    doubts = untrusted(record, db)
+    if doubts:
+        record = replace(record, notes=(f"unverified: {', '.join(doubts)}; `lm-predictor verify {name}` says why", *record.notes))
     if own_code(config) and not config.get("custom_code"):
         record = replace(record, notes=(*record.notes, f"the config names code of its own ({own_code(config)}), which was not run: the class of transformers was analyzed"))
     if config.get("quantization_config"):
