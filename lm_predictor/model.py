@@ -285,6 +285,8 @@ def fits(record: ModelRecord, config: dict) -> str:
             value = rope_kind(raw)
         elif name == "sliding_window":
             value = bool(window({"sliding_window": about["default"], **raw}))
+        elif name == "num_hidden_layers":
+            value = config_value(raw, ["num_hidden_layers", "n_layer", "n_layers", "num_layers"], about["default"])
         else:
             value = raw.get(name, about["default"])
         if value != about["value"]:
