@@ -139,8 +139,9 @@ def landed(item: Item, result, directory: Path) -> tuple[str, str]:
         return "failed", " ".join(str(e).split())
     if current_record(item.config, directory) is None:
         return "failed", f"{record['id']} is stored, but does not fit the config that it was traced with"
-    more = [f"NOT COUNTED {', '.join(record['uncounted'])}"] * bool(record["uncounted"]) + [record["verification"].get("status", "unverified")]
-    return "made", f"{record['id']}, {len(classes)} classes, {'; '.join(more)}"
+    proof = record["verification"]
+    why = "".join(f": {reason}" for reason in proof.get("failed", ())[:1])[:160]
+    return "made", f"{record['id']}, {len(classes)} classes, {proof['status']}{why}"
 
 # %% ../nbs/12c_build.ipynb #3c12b011
 def _start(context, item: Item) -> tuple:
