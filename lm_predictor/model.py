@@ -33,9 +33,9 @@ from .trust import Check, untrusted, verdict
 # %% auto #0
 __all__ = ['WIDTHS', 'HEADS', 'LAYERS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'PER_LAYER', 'BITS',
            'ModelError', 'presets', 'load_config', 'quiet', 'check_numbers', 'own_code', 'with_code', 'config_value',
-           'symbol_values', 'fits', 'stored_records', 'called_classes', 'outdated', 'find_record', 'missing_package',
-           'full_config', 'untraceable', 'traced', 'as_json', 'store', 'trace_config', 'verification', 'Workload',
-           'KernelRow', 'Totals', 'Run', 'ModelCost', 'whole', 'analyze']
+           'symbol_values', 'setting', 'fits', 'stored_records', 'called_classes', 'outdated', 'find_record',
+           'missing_package', 'full_config', 'untraceable', 'note_given', 'traced', 'as_json', 'store', 'trace_config',
+           'verification', 'Workload', 'KernelRow', 'Totals', 'Run', 'ModelCost', 'whole', 'analyze']
 
 # %% ../nbs/12_model.ipynb #c94dc176
 class ModelError(ValueError):
@@ -273,28 +273,42 @@ def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
     return values
 
 
+def setting(config: dict, name: str, default):
+    "The value that a config gives to a setting of a record"
+    if name == "rope":
+        return rope_kind(config)
+    if name == "sliding_window":
+        return bool(window({"sliding_window": default, **config}))
+    if name == "num_hidden_layers":
+        return config_value(config, ["num_hidden_layers", "n_layer", "n_layers", "num_layers"], default)
+    return config.get(name, default)
+
+
+def _brief(value) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def fits(record: ModelRecord, config: dict) -> str:
     "Why a record is not about this kind of config; empty when it is"
     raw = {k: v for k, v in config.items() if k != "custom_code"}
     if record.settings.get("custom_code", {}).get("value") != config.get("custom_code", {}).get("sha256"):
         return "its code is another one"
+    computed = {}
     for name, about in record.settings.items():
-        if name == "custom_code":
-            continue
-        if name == "rope":
-            value = rope_kind(raw)
-        elif name == "sliding_window":
-            value = bool(window({"sliding_window": about["default"], **raw}))
-        elif name == "num_hidden_layers":
-            value = config_value(raw, ["num_hidden_layers", "n_layer", "n_layers", "num_layers"], about["default"])
-        else:
-            value = raw.get(name, about["default"])
-        if value != about["value"]:
-            return f"{name} is {value!r}, traced with {about['value']!r}"
+        value = setting(raw, name, about["default"]) if name != "custom_code" else about["value"]
+        sizes = [s for given, s in about.get("given", ()) if given == value]  # None: at all sizes
+        if value != about["value"] and not sizes:
+            return f"{name} is {_brief(value)}, traced with {_brief(about['value'])}"
+        if value != about["value"] and None not in sizes:
+            computed[name] = sizes
     try:
         values = symbol_values(record, config)
     except ModelError as e:
         return str(e)
+    for name, sizes in computed.items():
+        if values not in sizes:
+            return f"{name} follows from other sizes than those that were traced"
     for condition in record.conditions:
         if condition.names <= set(values) and not condition.holds(values):
             return f"{condition} does not hold"
@@ -415,6 +429,21 @@ def untraceable(error: Exception, config: dict) -> str:
     return str(error) if type(error).__name__ == "TraceError" else f"{config['model_type']}: its forward() cannot be traced with this config: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 # %% ../nbs/12_model.ipynb #3c120015
+def note_given(record: ModelRecord, *configs: dict) -> None:
+    """Note in a record's settings how its configs spell them, where their class made something else of it.
+
+    Another word (`gelu`, `mamba`) means the same at all sizes; a number may have been computed from the sizes, so it
+    stands for the traced value only at these.
+    """
+    for config in configs:
+        for name, about in record.settings.items():
+            given = setting(config, name, about["default"]) if name != "custom_code" else about["value"]
+            if given != about["value"]:
+                word = config.get(name) is not None and isinstance(given, (str, list))
+                entry = [given, None if word else symbol_values(record, config)]
+                about["given"] = [*(e for e in about.get("given", ()) if e != entry), entry]
+
+
 def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dict]:
     "Trace a config from the installed source: its model record and the analyses of its classes by name; raises ModelError"
     try:
@@ -434,7 +463,11 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
             record.settings["custom_code"] = {"value": code["sha256"], "default": None}
             record.id = f"{model_type}-{hashlib.sha256((record.id + code['sha256']).encode()).hexdigest()[:8]}"
             record.notes = (*record.notes, f"traced from the code that its config names, {code['model']}")
-        misfit = fits(record, full.to_dict() | ({"custom_code": code} if code else {}))
+        whole_config = full.to_dict() | ({"custom_code": code} if code else {})
+        note_given(record, config, whole_config)
+        misfit = fits(record, whole_config) or fits(record, config)
+        if not misfit and symbol_values(record, config) != symbol_values(record, whole_config):
+            misfit = "its class reads other sizes from it than it states"
         if misfit:
             raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
         try:
@@ -455,11 +488,20 @@ def as_json(record: ModelRecord, classes: dict) -> tuple[dict, dict]:
     return record_to_json(record), rows
 
 
+def _keep_given(record: dict, before: dict) -> None:
+    "Add the spellings of settings that an older record of the same id knows, in a fixed order"
+    for name, about in record["settings"].items():
+        known = [*about.get("given", ()), *before.get("settings", {}).get(name, {}).get("given", ())]
+        if known:
+            about["given"] = [json.loads(text) for text in sorted({json.dumps(v, sort_keys=True) for v in known})]
+
+
 def store(record: dict, classes: dict, directory: Path) -> None:
     "Merge a model record and its class analyses (JSON) into a directory; what results does not depend on the order of such calls"
     path = directory / "models" / f"{record['id']}.json"
     with locked(directory):
         before = read_json(path) if path.is_file() else {}
+        _keep_given(record, before)
         same = before == {**record, "verification": before.get("verification", {})}
         proof = before["verification"] if same and before["verification"] else _dated(record["verification"], before.get("verification", {}))
         for name, data in classes.items():
