@@ -29,9 +29,9 @@ class Late(BaseException):
 
 
 def config_of(model_type: str):
-    from transformers import AutoConfig
-    more = json.loads((ROOT / "module_db" / "types.json").read_text()).get(model_type, {})
-    return AutoConfig.for_model(model_type, **more)
+    from lm_predictor.build import type_config
+    from lm_predictor.model import full_config
+    return full_config(type_config(model_type))
 
 
 def row(model_type: str, timeout: int) -> dict:

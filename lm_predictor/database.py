@@ -5,18 +5,22 @@
 # %% ../nbs/02_database.ipynb #beb8f6f5
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.resources
 import json
 import os
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from .schema import Analysis, analysis_from_json, analysis_to_json
+from .formula import FormulaError
+from .schema import _WORKLOAD, Analysis, SchemaError, Variant, analysis_from_json, analysis_to_json
 
 # %% auto #0
-__all__ = ['DatabaseError', 'overlay_directory', 'shipped_directory', 'read_json', 'write_json', 'dumps', 'Database']
+__all__ = ['DatabaseError', 'overlay_directory', 'shipped_directory', 'read_json', 'write_json', 'dumps', 'sweep', 'locked',
+           'merged', 'canonical_variants', 'joined', 'Database', 'read_analysis']
 
 # %% ../nbs/02_database.ipynb #0e0863ca
 class DatabaseError(LookupError):
@@ -44,17 +48,22 @@ def read_json(path: Path) -> object:
         raise DatabaseError(f"{path} is not valid JSON (line {e.lineno}, column {e.colno}: {e.msg}); restore or delete it") from None
     except UnicodeDecodeError:
         raise DatabaseError(f"{path} is not UTF-8 text; restore or delete it") from None
+    except RecursionError:
+        raise DatabaseError(f"{path} is nested too deep; restore or delete it") from None
     except OSError as e:
-        raise DatabaseError(f"{path} cannot be read: {e.strerror}") from None
+        raise DatabaseError(f"{path} cannot be read ({(e.strerror or 'unknown reason').lower()}); restore or delete it") from None
 
 
 def write_json(path: Path, data: object) -> None:
-    "Write JSON atomically: a temporary file in the same directory, then a rename"
+    "Write JSON atomically: a temporary file in the same directory, then a rename; equal text is left alone"
+    text = dumps(data)
+    if path.is_file() and path.read_bytes() == text.encode():
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{os.getpid()}-", suffix=".tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(dumps(data))
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as f:
+            f.write(text)
             f.flush()
             os.fsync(f.fileno())
         os.chmod(temporary, 0o644)
@@ -70,6 +79,88 @@ def dumps(data: object) -> str:
     flat = re.sub(r"\[\s+((?:[^\[\]{}\"]|\"(?:[^\"\\]|\\.)*\")*?)\s+\]", lambda m: "[" + re.sub(r"\n\s+", " ", m[1]) + "]", text)
     return flat + "\n"
 
+# %% ../nbs/02_database.ipynb #3c0de002
+def sweep(directory: Path) -> None:
+    "Remove the temporary files of processes that no longer run"
+    for path in [*directory.glob(".*-*.tmp"), *directory.glob("models/.*-*.tmp")]:
+        owner = path.name[1:].partition("-")[0]
+        if owner.isdigit() and not _runs(int(owner)):
+            path.unlink(missing_ok=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it runs, as another user
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def locked(directory: Path):
+    "Within it, no other process of this package writes to a directory"
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        sweep(directory)
+        yield
+    finally:
+        os.close(handle)
+
+# %% ../nbs/02_database.ipynb #3c0de006
+def merged(old: Analysis, new: Analysis) -> Analysis:
+    "An analysis with the variants of an older one of the same class and source; a model in both is taken from the new one"
+    if _place(old) != _place(new):
+        return new
+    told = {m for v in new.variants for m in v.models}
+    rows = [replace(v, models=tuple(m for m in v.models if m not in told)) for v in old.variants if v.models]
+    rows = [*(v for v in rows if v.models), *new.variants]
+    rows += [v for v in old.variants if not v.models and all(n.models for n in new.variants)]
+    variants, parameters = canonical_variants(rows), {}
+    used = frozenset().union(*(v.names() for v in variants))
+    for p in sorted((*old.parameters, *new.parameters), key=lambda p: str(vars(p))):
+        if p.name in used:
+            parameters.setdefault(p.name, p)
+    order = sorted(parameters.values(), key=lambda p: (_WORKLOAD.index(p.name) if p.name in _WORKLOAD else 99, p.name))
+    return replace(new, variants=variants, parameters=tuple(order), provenance=max(old.provenance, new.provenance, key=dumps),
+                   verification=joined(old.verification, new.verification))
+
+
+def _place(a: Analysis) -> dict:
+    return {k: v for k, v in (a.source or {}).items() if k != "version"}
+
+
+def canonical_variants(rows: list) -> tuple[Variant, ...]:
+    "Variants with equal kernels made one, in an order that depends only on what they are; those of no model first"
+    shared = {}
+    for v in rows:
+        shared.setdefault(v.kernels, []).append(v)
+    variants = []
+    for kernels, same in shared.items():
+        common = set(same[0].assumptions).intersection(*(v.assumptions for v in same))
+        assumptions = same[0].assumptions if len(same) == 1 else tuple(sorted(common))
+        variants.append(Variant(kernels, tuple(sorted({m for v in same for m in v.models})), assumptions))
+    return tuple(sorted(variants, key=lambda v: (bool(v.models), -len(v.models), v.models)))
+
+
+def joined(a: dict, b: dict) -> dict:
+    "What two verifications of one class say together: the worse status, the checks that both passed, what failed in either"
+    if a == b:
+        return a
+    rank = ("verified", "unverified", "stale", "failed")
+    status = max((v.get("status", "unverified") for v in (a, b)), key=lambda s: rank.index(s) if s in rank else len(rank))
+    both = {"status": status, "date": max(a.get("date", ""), b.get("date", "")), "packages": max(a.get("packages", {}), b.get("packages", {}), key=dumps),
+            "checks": [c for c in a.get("checks", ()) if c in b.get("checks", ())], "failed": sorted({*a.get("failed", ()), *b.get("failed", ())})}
+    return {k: v for k, v in both.items() if v}
+
 # %% ../nbs/02_database.ipynb #0bb3ec28
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
@@ -82,11 +173,15 @@ class Database:
         self.shipped = Path(shipped) if shipped else shipped_directory()
         self._loaded: dict[str, Analysis] = {}
 
-    def path(self, class_name: str) -> Path | None:
-        "The file of a class, the user's own first; None when there is none"
+    def paths(self, class_name: str) -> list[Path]:
+        "The files of a class, the user's own first"
         if not _NAME.fullmatch(class_name):
             raise DatabaseError(f"{class_name!r} is not a fully qualified class name such as torch.nn.modules.linear.Linear")
-        return next((p for p in (d / f"{class_name}.json" for d in (self.overlay, self.shipped)) if p.is_file()), None)
+        return [p for p in dict.fromkeys(d / f"{class_name}.json" for d in (self.overlay, self.shipped)) if p.exists()]
+
+    def path(self, class_name: str) -> Path | None:
+        "The file of a class, the user's own first; None when there is none"
+        return next(iter(self.paths(class_name)), None)
 
     def names(self) -> list[str]:
         "Every class that has a record, sorted"
@@ -107,12 +202,12 @@ class Database:
         raise DatabaseError(f"no analysis of {name!r}{'; near: ' + ', '.join(near) if near else ''}; make one with `lm-predictor trace {name}`")
 
     def get(self, class_name: str) -> Analysis:
-        "The analysis of a class; raises DatabaseError when there is none or its file is broken"
+        "The analysis of a class; raises DatabaseError when there is none or a file of it is broken"
         if class_name not in self._loaded:
-            path = self.path(class_name)
-            if path is None:
+            found = [read_analysis(p) for p in self.paths(class_name)]
+            if not found:
                 raise DatabaseError(f"no analysis of {class_name}; make one with `lm-predictor trace {class_name}`")
-            self._loaded[class_name] = analysis_from_json(read_json(path), str(path))
+            self._loaded[class_name] = merged(found[1], found[0]) if len(found) > 1 else found[0]
         return self._loaded[class_name]
 
     def __contains__(self, class_name: str) -> bool:
@@ -124,5 +219,18 @@ class Database:
         analysis_from_json(data, analysis.class_name)
         path = Path(directory or self.overlay) / f"{analysis.class_name}.json"
         write_json(path, data)
-        self._loaded[analysis.class_name] = analysis
+        self._loaded.pop(analysis.class_name, None)
         return path
+
+
+def read_analysis(path: Path) -> Analysis:
+    "The analysis in one file; raises DatabaseError naming the file, the rule it breaks and what to do"
+    try:
+        analysis = analysis_from_json(read_json(path), str(path))
+    except (SchemaError, FormulaError) as e:
+        raise DatabaseError(f"{e}; restore or delete it") from None
+    except RecursionError:
+        raise DatabaseError(f"{path} is nested too deep; restore or delete it") from None
+    if analysis.class_name != path.stem:
+        raise DatabaseError(f"{path}: $.class_name: is {analysis.class_name}, not the class of the file name; restore or delete it")
+    return analysis

@@ -1,9 +1,11 @@
 "Wrong input: one clear line on stderr, exit status 1, nothing on stdout, nothing written."
+import importlib.util
 import json
 
 import pytest
 
 from lm_predictor.cli import main
+from lm_predictor.database import shipped_directory
 
 CONFIGS = {
     "nojson.json": ("{nope", "is not JSON at line 1 column 2"), "list.json": ("[1]", "holds a JSON list"),
@@ -13,6 +15,19 @@ CONFIGS = {
     "huge.json": (json.dumps({"model_type": "llama", "hidden_size": 10**200}), "hidden_size must be a positive integer"),
     "window.json": ('{"model_type": "llama", "sliding_window": [1, 2]}', "sliding_window must be a positive integer"),
     "odd.json": ('{"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 31}', "not divisible by num_attention_heads 31"),
+    "float.json": ('{"model_type": "llama", "hidden_size": 4096.0}', "hidden_size must be a positive integer"),
+    "zero.json": ('{"model_type": "llama", "num_hidden_layers": 0}', "num_hidden_layers must be a positive integer"),
+    "deep.json": ('{"model_type": "llama", "num_hidden_layers": 1000000000}', "num_hidden_layers must be a positive integer (at most 10**5)"),
+    "rope.json": ('{"model_type": "llama", "rope_scaling": "yes"}', "rope_scaling must be an object or null"),
+    "experts.json": ('{"model_type": "mixtral", "num_experts_per_tok": 9, "num_local_experts": 8}', "num_experts_per_tok 9 is more than num_local_experts 8"),
+    "routed.json": ('{"model_type": "mixtral", "num_experts_per_tok": 9}', "num_experts_per_tok 9 is more than num_local_experts 8"),  # 8 is the default
+    "layers.json": ('{"model_type": "qwen2", "num_hidden_layers": 4, "layer_types": ["full_attention"]}', "layer_types has 1 entries, num_hidden_layers is 4"),
+    "act.json": ('{"model_type": "llama", "hidden_act": "nope"}', "hidden_act is 'nope', which llama does not know"),
+    "nested.json": ('{"model_type": "llama", "text_config": {"hidden_size": -1}}', "hidden_size must be a positive integer"),
+    "causal.json": ('{"model_type": "vit"}', "model_type 'vit' is not a causal language model"),
+    "unknown.json": ('{"model_type": "lama"}', "model_type 'lama' is no model_type of the installed transformers; near: llama"),
+    "path.json": ('{"model_type": "../../llama"}', "model_type '../../llama' is no model_type of the installed transformers"),
+    "code.json": ('{"model_type": "own", "auto_map": {"AutoModelForCausalLM": "modeling_own.Own"}}', "(modeling_own.Own) is run only with --trust-remote-code"),
     "groups.json": ('{"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 5}', "not divisible by num_key_value_heads 5"),
 }
 COMMANDS = {
@@ -50,12 +65,124 @@ def test_config(name, capsys, monkeypatch, tmp_path):
     assert CONFIGS[name][1] in wrong(["analyze", str(path)], capsys, monkeypatch, tmp_path)
 
 
-def test_damaged_user_record(capsys, monkeypatch, tmp_path):
-    "A truncated file in the user's database is named; other models go on working"
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "llama-771c8f35.json").write_text('{"format": 1, "id": "lla')
+def test_missing_package(capsys, monkeypatch, tmp_path):
+    "A model that needs a package which is not there: the package and the pip line"
+    if importlib.util.find_spec("timm"):
+        pytest.skip("timm is installed")
+    (tmp_path / "config.json").write_text('{"model_type": "gemma3n"}')
+    assert wrong(["analyze", str(tmp_path)], capsys, monkeypatch, tmp_path) == "gemma3n: TimmWrapperModel needs the package timm: pip install timm\n"
+
+
+SHIPPED = shipped_directory()
+MLP = "transformers.models.llama.modeling_llama.LlamaMLP"
+
+
+def kernel(**change):
+    "LlamaMLP's record with one thing of its first kernel changed"
+    def apply(data):
+        data["kernels"][0].update(change)
+        return json.dumps(data)
+    return apply
+
+
+CLASS_FILES = {  # what is in the file -> what the line says
+    "truncated": (lambda data: json.dumps(data)[:len(json.dumps(data)) // 2], "is not valid JSON (line 1"),
+    "empty": (lambda data: "", "is not valid JSON"), "binary": (lambda data: b"\xff\xfe\x00\x81", "is not UTF-8 text"),
+    "directory": (None, "cannot be read (is a directory)"), "list": (lambda data: "[]", "$: [] is not of type 'object'"),
+    "deep": (lambda data: "[" * 100_000, "is nested too deep"), "other": (lambda data: json.dumps({**data, "class_name": "a.B"}), "$.class_name: is a.B"),
+    "types": (lambda data: json.dumps({**data, "kernels": 3}), "$.kernels: 3 is not of type 'array'"),
+    "line": (kernel(line=-4), "$.kernels[0].line: -4 is less than the minimum of 0"),
+    "symbol": (kernel(flops="2 * hiden_size"), "unknown name 'hiden_size'"), "formula": (kernel(flops="2 * (hidden_size"), "$.kernels[0].flops"),
+    "code": (kernel(flops="__import__('os')"), "$.kernels[0].flops"),
+}
+
+
+def put(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir() if content is None else path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+@pytest.mark.parametrize("name", CLASS_FILES)
+def test_class_record(name, capsys, monkeypatch, tmp_path):
+    "A class record of the user's that is nonsense: its file, the rule, what to do; other classes and models go on working"
+    make, reason = CLASS_FILES[name]
+    path = tmp_path / f"{MLP}.json"
+    put(path, make and make(json.loads((SHIPPED / path.name).read_text())))
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
-    assert main(["analyze", "llama-2-7b"]) == 1
+    for command in ("module LlamaMLP", "expand LlamaForCausalLM"):
+        assert main(command.split()) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1 and str(path) in err and reason in err and err.endswith("restore or delete it\n")
+    assert main(["db", "list"]) == main(["module", "GPT2MLP"]) == main(["analyze", "llama-2-7b"]) == 0
+
+
+@pytest.mark.parametrize("reference, reason", [("${torch.nn.modules.linear.Lineal}()", "no analysis of torch.nn.modules.linear.Lineal (called by"),
+                                               ("${%s}(batch_size=1)" % MLP, "analyses refer to each other in a circle: ")])
+def test_reference(reference, reason, capsys, monkeypatch, tmp_path):
+    data = json.loads((SHIPPED / f"{MLP}.json").read_text())
+    data["kernels"][0].update(kernel_type="composite", flops=reference)
+    put(tmp_path / f"{MLP}.json", json.dumps(data))
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
+    assert main(["expand", "LlamaMLP"]) == 1
     err = capsys.readouterr().err
-    assert "llama-771c8f35.json is not valid JSON" in err and err.count("\n") == 1
-    assert main(["analyze", "gpt2"]) == 0
+    assert err.startswith(f"lm-predictor: {reason}") and MLP in err and err.count("\n") == 1
+    assert main(["expand", "GPT2MLP"]) == 0
+
+
+def case(change):
+    "A model record with something of the case of `analyze --seq-len 16` changed"
+    def apply(data):
+        change(data["cases"]["prefill_b1"])
+        return json.dumps(data)
+    return apply
+
+
+MODEL_FILES = {
+    **{name: CLASS_FILES[name] for name in ("truncated", "empty", "binary", "directory", "deep")}, "list": (lambda data: "[]", "[] is not of type 'object'"),
+    "missing": (lambda data: json.dumps({k: v for k, v in data.items() if k != "symbols"}), "'symbols' is a required property"),
+    "types": (lambda data: json.dumps({**data, "symbols": [1]}), "$.symbols: [1] is not of type 'object'"),
+    "names": (lambda data: json.dumps({**data, "symbols": {"hidden_size": 3}}), "$.symbols.hidden_size: 3 is not of type 'object'"),
+    "assumes": (lambda data: json.dumps({**data, "assumptions": ["num_heads is big"]}), "num_heads is big"),
+    "parameters": (lambda data: json.dumps({**data, "parameters": "hiden_size"}), "'hiden_size' has unknown names (hiden_size)"),
+    "cases": (lambda data: json.dumps({**data, "cases": {n: 3 for n in data["cases"]}}), "is not of type 'object'"),
+    "line": (case(lambda g: g["lines"][0].__setitem__(1, -7)), "$.cases.prefill_b1.lines[0][1]: -7 is less than the minimum of 1"),
+    "symbol": (case(lambda g: g["nodes"][5].update(flops="2 * hiden_size")), "'2*hiden_size' has unknown names (hiden_size)"),
+    "formula": (case(lambda g: g["nodes"][5].update(flops="2 * (")), "$.cases.prefill_b1: "),
+    "index": (case(lambda g: g["nodes"][-1]["reads"][0].__setitem__(0, 10**6)), "] points at 1000000 of"),
+    "circle": (case(lambda g: g["calls"][2].__setitem__(2, 2)), "calls[2] points at 2 of 2"),
+    "nothing": (case(lambda g: g.update(nodes=[])), "$.cases.prefill_b1.nodes: [] should be non-empty"),
+}
+
+
+@pytest.mark.parametrize("name", MODEL_FILES)
+def test_model_record(name, capsys, monkeypatch, tmp_path):
+    "The same for the record of a model"
+    make, reason = MODEL_FILES[name]
+    shipped = next((SHIPPED / "models").glob("gpt2-*.json"))
+    path = tmp_path / "models" / shipped.name
+    put(path, make and make(json.loads(shipped.read_text())))
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
+    assert main(["analyze", "gpt2", "--seq-len", "16"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and str(path) in err and reason in err and err.endswith("restore or delete it\n")
+    assert main(["db", "list"]) == main(["analyze", "llama-2-7b"]) == main(["module", "GPT2MLP"]) == 0
+
+
+def test_check_names_every_broken_file(capsys, monkeypatch, tmp_path):
+    "`db check` goes on after a broken file, and says each one; status 2"
+    data, model = json.loads((SHIPPED / f"{MLP}.json").read_text()), next((SHIPPED / "models").glob("gpt2-*.json"))
+    put(tmp_path / f"{MLP}.json", CLASS_FILES["symbol"][0](data))
+    for i, name in enumerate(("truncated", "binary", "list")):
+        put(tmp_path / f"torch.x.Broken{i}.json", CLASS_FILES[name][0](data))
+    for i, name in enumerate(("line", "assumes", "directory")):
+        put(tmp_path / "models" / f"gpt2-0000000{i}.json", MODEL_FILES[name][0] and MODEL_FILES[name][0](json.loads(model.read_text())))
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
+    assert main(["db", "check"]) == 2
+    out, err = capsys.readouterr()
+    assert out.endswith(" class records: 7 broken\n") and err.count("\n") == 7 and all(line.startswith(str(tmp_path)) for line in err.splitlines())
+
+
+def test_shipped_files(capsys, monkeypatch, tmp_path):
+    "What ships is in order"
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
+    assert main(["db", "check"]) == 0 and capsys.readouterr().out.endswith("all in order\n")

@@ -2,7 +2,6 @@
 
 Both run the real transformers models on the meta device (shapes without data).
 """
-import random
 import warnings
 
 import pytest
@@ -13,12 +12,15 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 from transformers.cache_utils import DynamicCache  # noqa: E402
 
-from lm_predictor.config import canonical, integers, set_attribute  # noqa: E402
 from lm_predictor.database import Database, shipped_directory  # noqa: E402
-from lm_predictor.model import Workload, analyze, presets, stored_records  # noqa: E402
-from lm_predictor.records import item_bytes  # noqa: E402
-from lm_predictor.trace import build, fold, keep_kinds, layer_kinds, run  # noqa: E402
+from lm_predictor.evidence import collect  # noqa: E402
+from lm_predictor.model import Workload, analyze, presets, symbol_values  # noqa: E402
+from lm_predictor.proof import subjects  # noqa: E402
+from lm_predictor.sheet import sheet_of_graph  # noqa: E402
+from lm_predictor.verify import class_checks, difference, model_checks  # noqa: E402
 
+DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
+SUBJECTS = [s for s in subjects(DB) if s.configs]
 RECORDED = {p.stem.rpartition("-")[0] for p in (shipped_directory() / "models").glob("*.json")}
 PRESETS = {n: p for n, p in presets().items() if p["config"]["model_type"] in RECORDED}  # test_presets.py: the weights of all
 WORKLOADS = [Workload(1, 131, 0, "last"), Workload(3, 17, 33, "all"), Workload(2, 1, 100, "last")]
@@ -52,53 +54,44 @@ def test_matmul_flops_equal_torch(name):
         assert cost.at(w, "eager").totals.matmul_flops == counter.get_total_flops(), w
 
 
-def small_values(record, rng):
-    "Random sizes that a record's construction allows, all different"
-    head_dim, groups, kv = 2 * rng.randrange(5, 9), rng.choice([2, 3]), rng.choice([5, 7])
-    values = {"head_dim": head_dim, "num_kv_heads": kv, "num_heads": kv * groups, "intermediate_size": 8 * rng.randrange(20, 40),
-              "moe_intermediate_size": 8 * rng.randrange(20, 40), "vocab_size": rng.randrange(400, 900), "num_experts_per_tok": 3,
-              "max_position_embeddings": rng.randrange(1000, 2000), "num_layers": 2, "hidden_size": 8 * rng.randrange(11, 19)}
-    if "num_kv_heads == num_heads" in record.assumptions or "num_kv_heads" not in record.symbols:
-        values["num_heads"] = values["num_kv_heads"] = kv
-    if "head_dim" not in record.symbols:
-        values["hidden_size"] = values["num_heads"] * 8 * rng.randrange(1, 4)
-    return {n: v for n, v in values.items() if n in record.symbols}
+@pytest.fixture(scope="module", params=SUBJECTS, ids=lambda s: s.record.id)
+def proven(request):
+    "A model record and what runs without symbols show of its kind of model"
+    name, config = request.param.configs[0]
+    full = AutoConfig.for_model(**config)
+    record = request.param.record
+    return record, collect(record, full, symbol_values(record, full.to_dict()), seed=1)
 
 
-def records():
-    found = {}
-    for name, preset in PRESETS.items():
-        cost = analyze(name)
-        found.setdefault(cost.record.id, name)
-    return found.items()
+def test_symbolic_equals_concrete(proven):
+    "Each operator's figures, every tensor, every call, from formulas and from separate runs with plain integers"
+    record, evidence = proven
+    assert evidence.problems == [] and evidence.runs.keys() == record.cases.keys()
+    for case, runs in evidence.runs.items():
+        assert len(runs) >= 3
+        for run in runs:
+            assert len(run.nodes) > 30
+            assert difference(sheet_of_graph(record.graph(case), run.values), run) == ""
 
 
-@pytest.mark.parametrize("record_id,name", records())
-@pytest.mark.parametrize("batch_size,seq_len,cache_len,logits", [
-    (1, 23, 0, "last"), (4, 23, 0, "last"), (2, 9, 0, "all"), (1, 9, 0, "all"), (1, 1, 37, "last"), (5, 1, 37, "last"), (3, 1, 1, "last"),
-    (1, 6, 31, "last"), (3, 6, 31, "last"), (2, 6, 31, "all"), (1, 6, 1, "all"), (1, 1, 0, "last"), (3, 1, 0, "all"), (2, 2, 1, "last")])
-def test_symbolic_equals_concrete(record_id, name, batch_size, seq_len, cache_len, logits):
-    "Each operator's FLOPs and bytes, from formulas and from a separate run with plain integers"
-    rng = random.Random(f"{record_id} {batch_size} {seq_len} {cache_len}")
-    cost = analyze(name)
-    record, config = cost.record, hf_config(name)
-    values = cost.values | small_values(record, rng)
-    for attribute in integers(config):
-        set_attribute(config, attribute, values[canonical(attribute)])
-    with torch.device("meta"):
-        model = build(config)
-        names = keep_kinds(model, model.config, layer_kinds(model, model.config))
-        recorder = run(model, batch_size, seq_len, cache_len, logits == "all")
-    fold(recorder.root, names)
-    storages = {s.id: s for s in recorder.storages.values()}
-    w = Workload(batch_size, seq_len, cache_len, logits, 8, 16, 32)  # three different widths, so that a swapped one shows
-    values |= w.symbols
-    graph = record.graph(w.case)
-    ours = [(n.op, graph.calls[n.call].path, graph.lines[n.line].line, *(f.evaluate(values) for f in graph.cost(n))) for n in graph.nodes]
-    item = {id(s): item_bytes(s).evaluate(values) for s in storages.values()}
-    theirs = [(op.name, chain[-1].path, op.line, op.flops, op.matmul_flops, sum(int(e) * item[id(storages[t])] for t, e, _ in op.reads),
-               sum(int(e) * item[id(storages[t])] for t, e in op.writes)) for op, chain in recorder.root.walk()]
-    assert len(ours) > 30
-    for a, b in zip(ours, theirs):
-        assert a == b
-    assert len(ours) == len(theirs)
+def test_runs_tell_the_symbols_apart(proven):
+    "Random sizes, all different and never what a format's bytes are; each case at several of them"
+    record, evidence = proven
+    for runs in evidence.runs.values():
+        varied = {n for n in record.symbols if len({run.values[n] for run in runs}) > 1}
+        fixed = {n for n in record.symbols if any(str(c) == f"{n} == {runs[0].values[n]}" for c in record.conditions)}
+        assert record.symbols.keys() - varied - fixed <= {"num_layers", "tie_word_embeddings"}
+        assert len({(run.values["batch_size"], run.values["seq_len"], run.values["cache_len"]) for run in runs}) >= 3
+
+
+def test_decode_at_the_edges(proven):
+    "After 1, 17 and 4095 cached tokens"
+    record, evidence = proven
+    cached = {run.values["cache_len"] for case, runs in evidence.runs.items() if case.startswith("decode") for run in runs}
+    assert {1, 17} <= cached and (4095 in cached or "sliding_window" in record.symbols)
+
+
+def test_every_check_holds(proven):
+    record, evidence = proven
+    failed = [c for c in model_checks(record, evidence, DB) if not c.ok] + [(n, c) for n, c in class_checks(record, evidence, DB) if not c.ok]
+    assert failed == []
