@@ -1,0 +1,63 @@
+"The presets: each is a real checkpoint, and the weights that its config builds are as many as were published."
+import json
+import re
+import warnings
+
+import pytest
+
+from lm_predictor.database import shipped_directory
+from lm_predictor.model import load_config, presets
+
+FILES = sorted((shipped_directory() / "presets").glob("*.json"))
+PRESETS = presets()
+FIELDS = {"model", "aliases", "published_parameters", "published_text", "source", "config"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_file(path):
+    "Every field is there, and nothing else; the file is named as its model"
+    preset = json.loads(path.read_text())
+    assert FIELDS - {"published_text"} <= set(preset) <= FIELDS
+    assert path.stem == preset["model"].replace("/", "--") and preset["model"].count("/") == 1
+    assert type(preset["published_parameters"]) is int
+    assert preset["source"].startswith("Hyperparameters: ") and " Parameter count: " in preset["source"]
+    assert preset["config"]["model_type"] and preset["aliases"] and all(a == a.lower() for a in preset["aliases"])
+
+
+def test_names_are_unique():
+    assert len(FILES) == len(PRESETS)
+    names = [n.lower() for p in PRESETS.values() for n in (p["model"], *p["aliases"])]
+    assert len(names) == len(set(names))
+    for p in PRESETS.values():
+        for n in (p["model"], *p["aliases"]):
+            assert load_config(n) == (p["model"], p["config"])
+
+
+def test_how_many():
+    assert len(PRESETS) >= 62
+    assert len({p["config"]["model_type"] for p in PRESETS.values()}) >= 36
+
+
+@pytest.mark.parametrize("name", [n for n, p in PRESETS.items() if "published_text" in p])
+def test_published_text(name):
+    "A count that was published rounded (6.7B): the integer rounds to it"
+    number, unit = re.fullmatch(r"([\d.]+)([MBT])", PRESETS[name]["published_text"]).groups()
+    digits = len(number.partition(".")[2])
+    assert f"{PRESETS[name]['published_parameters'] / 10 ** {'M': 6, 'B': 9, 'T': 12}[unit]:.{digits}f}" == number
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_weights_are_as_many_as_published(name):
+    "Built on the meta device (shapes without data), each tied weight counted once, buffers not"
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    config = dict(PRESETS[name]["config"])
+    kind = config.pop("model_type")
+    built = transformers.AutoConfig.for_model(kind, **config)
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = transformers.AutoModelForCausalLM.from_config(built)
+    assert built.model_type == kind and type(model).__name__ == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
+    assert sum(p.numel() for p in model.parameters()) == PRESETS[name]["published_parameters"]
