@@ -247,13 +247,13 @@ def verification(record: ModelRecord, db: Database) -> dict:
     "What a fresh record was checked against; where the same record is stored already, what was verified of it"
     from lm_predictor.verify import expansion
     stored = next((p for d in (db.overlay, db.shipped) if (p := d / "models" / f"{record.id}.json").is_file()), None)
-    before = read_json(stored) if stored else {}
-    if before.get("verification") and record_to_json(replace(record, verification=before["verification"])) == before:
-        return before["verification"]
+    before = record_from_json(read_json(stored), str(stored)) if stored else None
+    if before and before.verification and record_to_json(replace(record, verification=before.verification)) == record_to_json(before):
+        return before.verification
     doubts = [n for n in record.notes if "not compared" in n or "do not rely" in n]
     checks = [Check("matmul_flops equals FlopCounterMode: prefill, decode, extend", not doubts, "; ".join(doubts)), *expansion(record, db),
               Check("every operator has a cost rule", not record.uncounted, ", ".join(record.uncounted))]
-    return verdict(checks, record.packages, before.get("verification"))
+    return verdict(checks, record.packages, before and before.verification)
 
 
 def merged(old, new):
