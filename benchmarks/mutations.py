@@ -258,7 +258,7 @@ class Bench:
         if site.owner not in self.records and not of_config(self.db.get(site.owner)):
             for _ in range(60):  # a class built from numbers may be built from any
                 flags = {p.name for p in self.db.get(site.owner).parameters if p.default in (0, 1)}
-                yield widths | {n: self.rng.randrange(2) if n in flags else self.rng.randrange(1, 500) for n in self.db.get(site.owner).names() - widths.keys()}
+                yield widths | {n: self.rng.randrange(2) if n in flags else self.rng.randrange(1, 500) for n in sorted(self.db.get(site.owner).names() - widths.keys())}
             return
         models = [site.owner] if site.owner in self.records else self._models(site)
         phases = () if site.owner in self.records else follow(self.data[site.owner], site.path[:site.path.index("kernels") + 2]).get("phases", ())
