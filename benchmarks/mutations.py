@@ -187,27 +187,28 @@ def mutate(text: str, site: Site, symbols: list, rng: random.Random) -> tuple | 
 class Bench:
     "Records, evidence about them, and mutants of them"
 
-    def __init__(self, records: list | None = None, seed: int = 0, say=lambda text: None):
-        "`records`: ids or model types; default all that ship"
+    def __init__(self, records: list | None = None, seed: int = 0, uniform: bool = False, say=lambda text: None):
+        "`records`: ids or model types; default all that ship. `uniform`: every formula as likely, else every kind of formula"
         from transformers import AutoConfig
         from lm_predictor.database import Database, shipped_directory
         from lm_predictor.evidence import collect
         from lm_predictor.model import symbol_values
         from lm_predictor.proof import subjects
-        from lm_predictor.verify import counted
-        self.rng, self.db = random.Random(seed), Database(shipped_directory(), shipped_directory())
+        from lm_predictor.verify import counted, workloads_of
+        self.rng, self.uniform, self.db = random.Random(seed), uniform, Database(shipped_directory(), shipped_directory())
         self.records, self.evidence, self.numbers, self.data = {}, {}, {}, {}
         for s in subjects(self.db):
             if s.configs and (not records or s.record.id in records or s.record.model_type in records):
                 start, config = time.perf_counter(), AutoConfig.for_model(**s.configs[0][1])
                 values = symbol_values(s.record, config.to_dict())
                 self.evidence[s.record.id] = collect(s.record, config, values)
-                self.evidence[s.record.id].counted = [(s.configs[0][0], counted(config, values))]
+                self.evidence[s.record.id].counted = [(s.configs[0][0], counted(config, values, workloads_of(s.record, values)))]
                 self.records[s.record.id], self.numbers[s.record.id], self.data[s.record.id] = s.record, values, json.loads(s.path.read_text())
                 say(f"{s.record.id}: evidence in {time.perf_counter() - start:.1f} s")
         self.sites: dict[str, list] = {}
         for site in self._all_sites():
             self.sites.setdefault(site.kind, []).append(site)
+        self.every = [s for kind in sorted(self.sites) for s in self.sites[kind]]
 
     def _all_sites(self):
         for data in list(self.data.values()):
@@ -223,8 +224,8 @@ class Bench:
         return [m for m in self.db.get(site.owner).variants[site.variant].models if m in self.records]
 
     def mutant(self) -> Mutant | None:
-        "A random change of a random formula of a random kind; None when it comes to nothing"
-        site = self.rng.choice(self.sites[self.rng.choice(sorted(self.sites))])
+        "A random change of a random formula; None when it comes to nothing"
+        site = self.rng.choice(self.every if self.uniform else self.sites[self.rng.choice(sorted(self.sites))])
         data = self.data[site.owner]
         old = str(follow(data, site.path))
         if site.owner in self.records:
@@ -257,7 +258,7 @@ class Bench:
         if site.owner not in self.records and not of_config(self.db.get(site.owner)):
             for _ in range(60):  # a class built from numbers may be built from any
                 flags = {p.name for p in self.db.get(site.owner).parameters if p.default in (0, 1)}
-                yield widths | {n: self.rng.randrange(2) if n in flags else self.rng.randrange(1, 500) for n in self.db.get(site.owner).names() - widths.keys()}
+                yield widths | {n: self.rng.randrange(2) if n in flags else self.rng.randrange(1, 500) for n in sorted(self.db.get(site.owner).names() - widths.keys())}
             return
         models = [site.owner] if site.owner in self.records else self._models(site)
         phases = () if site.owner in self.records else follow(self.data[site.owner], site.path[:site.path.index("kernels") + 2]).get("phases", ())
@@ -340,15 +341,15 @@ def meaning(text: str, values: dict, kind: str):
     return direct.evaluate(values), {k: n for k, n in calls.items() if n}
 
 
-def sample(bench: Bench, count: int, say=lambda text: None) -> tuple[list, int]:
-    "`count` mutants that change something, each with the check that caught it; and how many changes came to nothing"
-    found, same = [], 0
+def sample(bench: Bench, count: int, say=lambda text: None) -> tuple[list, list]:
+    "`count` mutants that change something, each with the check that caught it; and the changes that came to nothing"
+    found, same = [], []
     while len(found) < count:
         mutant = bench.mutant()
         if mutant is None:
             continue
         if not bench.differs(mutant):
-            same += 1
+            same.append(mutant)
             continue
         mutant.caught = bench.catch(mutant)
         found.append(mutant)
@@ -369,13 +370,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--uniform", action="store_true", help="every formula as likely (default: every kind of formula)")
     parser.add_argument("--records", nargs="*", help="model record ids or types (default: all that ship)")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     say = lambda text: print(text, file=sys.stderr, flush=True)
     start = time.perf_counter()
-    bench = Bench(args.records, args.seed, say)
+    bench = Bench(args.records, args.seed, args.uniform, say)
     broken = bench.intact()
     if broken:
         print("\n".join(broken))
@@ -389,7 +391,7 @@ def main() -> int:
     return 0 if sum(bool(m.caught) for m in mutants) >= AIM * len(mutants) else 2
 
 
-def report(mutants: list, same: int, bench: Bench, seconds: float) -> None:
+def report(mutants: list, same: list, bench: Bench, seconds: float) -> None:
     print("\n| kind of formula | formulas | mutants | caught |\n|---|---:|---:|---:|")
     for kind in sorted(bench.sites):
         of = [m for m in mutants if m.site.kind == kind]
@@ -398,7 +400,9 @@ def report(mutants: list, same: int, bench: Bench, seconds: float) -> None:
     for what, n in Counter(m.caught.partition(": ")[0] for m in mutants if m.caught).most_common():
         print(f"| {what} | {n} |")
     caught = sum(bool(m.caught) for m in mutants)
-    print(f"\n{caught} of {len(mutants)} mutants caught, {caught / len(mutants):.2%} (aim {AIM:.1%}), in {seconds:.0f} s; {same} changes came to nothing and are not counted")
+    print(f"\n{caught} of {len(mutants)} mutants caught, {caught / len(mutants):.2%} (aim {AIM:.1%}), in {seconds:.0f} s; {len(same)} changes came to nothing and are not counted")
+    for m in same:
+        print(f"NO CHANGE {m.site.kind} ({m.change}, {m.site.case or 'class'}): {m.old[:120]} -> {m.new[:120]}")
     for m in mutants:
         if not m.caught:
             print(f"SURVIVED {m.site.kind} {m.site.owner} {'.'.join(map(str, m.site.path))} ({m.change}): {m.old} -> {m.new}\n  {explanation(m)}; e.g. {m.where}")

@@ -9,49 +9,35 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
-from transformers.cache_utils import DynamicCache  # noqa: E402
+from transformers import AutoConfig  # noqa: E402
 
 from lm_predictor.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.evidence import collect  # noqa: E402
 from lm_predictor.model import Workload, analyze, presets, symbol_values  # noqa: E402
 from lm_predictor.proof import subjects  # noqa: E402
 from lm_predictor.sheet import sheet_of_graph  # noqa: E402
+from lm_predictor.trace import build, call, filled_cache  # noqa: E402
 from lm_predictor.verify import class_checks, difference, model_checks  # noqa: E402
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 SUBJECTS = [s for s in subjects(DB) if s.configs]
-RECORDED = {p.stem.rpartition("-")[0] for p in (shipped_directory() / "models").glob("*.json")}
-PRESETS = {n: p for n, p in presets().items() if p["config"]["model_type"] in RECORDED}  # test_presets.py: the weights of all
+RECORDED = {name: config for s in SUBJECTS for name, config in s.configs if name in presets()}  # test_presets.py: the weights of all
 WORKLOADS = [Workload(1, 131, 0, "last"), Workload(3, 17, 33, "all"), Workload(2, 1, 100, "last")]
 
 
-def hf_config(name):
-    config = dict(PRESETS[name]["config"])
-    return AutoConfig.for_model(config.pop("model_type"), **config)
-
-
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", RECORDED)
 def test_matmul_flops_equal_torch(name):
     "Whole model, all layers, real sizes: equal to torch's counter to the integer"
-    config, cost = hf_config(name), analyze(name)
-    with torch.device("meta"), warnings.catch_warnings():
+    cost = analyze(name)
+    with torch.device("meta"), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         # batched_mm: torch's counter has no rule for grouped_mm
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager", experts_implementation="batched_mm").eval()
-    for w in WORKLOADS:
-        cache = DynamicCache(config=model.config)
-        with torch.no_grad(), torch.device("meta"):
-            if w.cache_len:
-                for i, layer in enumerate(cache.layers or [None] * config.num_hidden_layers):
-                    heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
-                    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-                    past = torch.zeros((w.batch_size, heads, w.cache_len, width), dtype=torch.bfloat16)
-                    cache.update(past, past, i)
+        model = build(AutoConfig.for_model(**RECORDED[name]), experts_implementation="batched_mm")
+        for w in WORKLOADS:
+            cache = filled_cache(model, w.batch_size, w.cache_len)
             with FlopCounterMode(display=False) as counter:
-                model(input_ids=torch.zeros((w.batch_size, w.seq_len), dtype=torch.long), past_key_values=cache, use_cache=True,
-                      logits_to_keep=1 if w.logits == "last" else 0)
-        assert cost.at(w, "eager").totals.matmul_flops == counter.get_total_flops(), w
+                call(model, w.batch_size, w.seq_len, cache, w.logits == "all")
+            assert cost.at(w, "eager").totals.matmul_flops == counter.get_total_flops(), w
 
 
 @pytest.fixture(scope="module", params=SUBJECTS, ids=lambda s: s.record.id)

@@ -75,3 +75,27 @@ def test_every_preset_has_its_record():
             continue  # test_presets.py counts its weights
         assert sum(not fits(r, preset["config"]) for r in records if r.model_type == preset["config"]["model_type"]) == 1, name
         assert not any(r.uncounted for r in records)
+
+
+def test_analyze_says_first_what_is_not_verified(tmp_path):
+    "A class without a verification, one whose source differs, one that is gone"
+    from lm_predictor.model import analyze
+    names = [f"transformers.models.llama.modeling_llama.{n}" for n in ("LlamaMLP", "LlamaAttention", "LlamaModel")]
+    mlp, attention, model = (json.loads((shipped_directory() / f"{n}.json").read_text()) for n in names)
+    good = {"status": "verified"}
+    rows = {names[0]: mlp | {"verification": {}}, names[1]: attention | {"verification": good, "source": attention["source"] | {"sha256": "0" * 64}},
+            names[2]: {}}
+    db = Database(overlay=tmp_path, shipped=shipped_directory())
+    assert not any("unverified" in n for n in analyze("meta-llama/Llama-2-7b-hf", db).record.notes)
+    for name, data in rows.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(data))
+    note = analyze("meta-llama/Llama-2-7b-hf", db).at(seq_len=1).notes[0]
+    assert note.startswith("unverified: ") and "LlamaMLP (unverified)" in note and "LlamaModel (unverified)" in note
+    pytest.importorskip("transformers")  # without it nothing can be stale
+    assert "LlamaAttention (stale: source of transformers " in note
+
+
+def test_every_shipped_record_is_verified():
+    from lm_predictor.trust import untrusted
+    for path in RECORDS:
+        assert untrusted(record_from_json(json.loads(path.read_text())), DB) == [], path.stem
