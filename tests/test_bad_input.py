@@ -36,7 +36,7 @@ COMMANDS = {
     "analyze gpt2 --batch-size -3": "batch_size must be an integer of at least 1, got -3", "analyze gpt2 --seq-len 0": "seq_len must be an integer of at least 1, got 0",
     "analyze gpt2 --seq-len 1.5": "argument --seq-len: must be a whole number, got '1.5'", "analyze gpt2 --cache-len -1": "cache_len must be an integer of at least 0, got -1",
     "analyze gpt2 --w-bits 3": "w_bits must be one of 4, 8, 16, 32, got 3", "analyze gpt2 --kv-bits 0": "kv_bits must be one of 4, 8, 16, 32, got 0",
-    "analyze gpt2 --seq-len 2048": "openai-community/gpt2 has 1024 learned positions", "analyze mistral-7b-v0.1 --seq-len 8192": "mistralai/Mistral-7B-v0.1: its formulas assume",
+    "analyze gpt2 --seq-len 2048": "openai-community/gpt2 has 1024 learned positions", "analyze mixtral-8x7b --active-experts 9": "active_experts 9 is more than the 8 experts of a layer",
     "module torch.nn.Linaer": "no analysis of 'torch.nn.Linaer'; near: Linear", "module LlamaMLP --model gpt2": "LlamaMLP is not part of gpt2-",
     "expand LlamaMLP --case sometimes": "unknown case 'sometimes'; it is one of", "expand LlamaMLP --case prefill_b1 --set batch_size=8": "case prefill_b1 has batch_size 1, not 8",
     "expand Linear --set in_features=exp(3)": "only min, max, ceil, floor may be called", "expand Linear --set in_features": "--set takes NAME=VALUE",
