@@ -1,10 +1,10 @@
 """Trace every causal language model type of the installed transformers, and check each against torch's counter.
 
-    python benchmarks/coverage.py [TYPE ...] [--jobs 2] [--timeout 180] [--rows coverage.jsonl] [--table benchmarks/coverage.md]
+    python benchmarks/coverage.py [TYPE ...] [--verify] [--jobs 2] [--timeout 300] [--rows coverage.jsonl] [--table benchmarks/coverage.md]
 
 One row per type: the default config of its class (with what module_db/types.json adds where the defaults do not run) is
 traced for prefill, decode and extend, and the matrix products of all layers are compared with `FlopCounterMode` on a
-separate meta-device run. Rows already in the .jsonl file are kept, so an interrupted run goes on where it stopped.
+separate meta-device run. With --verify every class of it goes through the checks of `lm-predictor verify` too. Rows already in the .jsonl file are kept, so an interrupted run goes on where it stopped.
 """
 import argparse
 import functools
@@ -34,14 +34,17 @@ def config_of(model_type: str):
     return full_config(type_config(model_type))
 
 
-def row(model_type: str, timeout: int) -> dict:
+def row(model_type: str, timeout: int, verify: bool = False) -> dict:
     "Trace one type and compare; never raises"
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     from lm_predictor.config import canonical
+    from lm_predictor.database import Database
+    from lm_predictor.evidence import collect
     from lm_predictor.records import ClassRecords
     from lm_predictor.trace import cases_of
-    from lm_predictor.verify import against_counter, record_values, traced_record
+    from lm_predictor.trust import PROOF
+    from lm_predictor.verify import against_counter, record_values, traced_record, verify_model
 
     def late(*_):
         raise Late(f"not done after {timeout} s")
@@ -55,12 +58,20 @@ def row(model_type: str, timeout: int) -> dict:
         out |= {"class": record.class_name.rsplit(".", 1)[-1], "kinds": len(trace.kinds), "uncounted": record.uncounted, "notes": list(record.notes),
                 "method": record.method, "window": any(name.endswith("_past") for name in record.cases),
                 "symbols": sorted(canonical(n) for n, f in trace.symbols.relation.attributes.items() if not (len(f) == 1 and isinstance(f[0], int))),
-                "classes": len(ClassRecords.of(trace, record.id).all())}
+                "classes": 0}
+        classes = ClassRecords.of(trace, record.id).all()
         compared = not any("not compared" in n for n in record.notes)
         checks = against_counter(record, config, record_values(record, config)) if compared else []
         for case in CASES:
-            mine = [c for c in checks if c.what.removeprefix("matmul_flops of ").startswith(case)]
+            mine = [c for c in checks if c.what.endswith(f": {case}")]
             out[case] = next((c.detail for c in mine if not c.ok), f"exact ({len(mine)})" if mine else "not compared")
+        if not verify:
+            return out | {"classes": len(classes), "seconds": round(time.perf_counter() - start, 1), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
+        values = record_values(record, config)
+        own, found = verify_model(record, collect(record, config, values), Database.of(classes))
+        wrong = [f"{c.what}: {c.detail}"[:300] for c in own if not c.ok]
+        bad = {n.rsplit(".", 1)[-1]: f"{c.what}: {c.detail}"[:300] for n, rows in found.items() for c in rows if not c.ok and c.what != PROOF}
+        out |= {"classes": len(found), "verified": 0 if wrong else len(found) - len(bad), "failed": wrong[:2] + [f"{n}: {t}" for n, t in bad.items()][:4]}
     except (Exception, Late) as e:
         out["error"] = f"{type(e).__name__}: {' '.join(str(e).split())[:240]}"
     finally:
@@ -84,19 +95,21 @@ def table(rows: list) -> str:
              f"**{len(exact)}** equal `FlopCounterMode` to the integer in all three, at the number of workloads in brackets (those of a windowed model lie on both sides of its window's edges); "
              f"{sum(not r['uncounted'] for r in good)} have no uncounted operator. Seconds from config to checked record, one type per process: "
              f"median {times[len(times) // 2]}, worst {times[-1]}; memory median {peak[len(peak) // 2]} MB, worst {peak[-1]} MB (torch and transformers are about 700 of them).", "",
-             "| type | prefill | decode | extend | kinds of layers | symbols of the config | seconds | uncounted | notes |", "|---|---|---|---|---|---|---|---|---|"]
+             "| type | prefill | decode | extend | kinds of layers | classes | symbols of the config | seconds | uncounted | notes |", "|---|---|---|---|---|---|---|---|---|---|"]
     for r in sorted(rows, key=lambda r: r["type"]):
         if "error" in r:
-            lines.append(f"| {r['type']} | not traced | | | | | {r['seconds']} | | {r['error'].replace('|', '/')} |")
+            lines.append(f"| {r['type']} | not traced | | | | | | {r['seconds']} | | {r['error'].replace('|', '/')} |")
         else:
             symbols = ", ".join(r["symbols"]) if r["method"] == "symbolic" else "none: sampled"
-            lines.append(f"| {r['type']} | {r['prefill']} | {r['decode']} | {r['extend']} | {r['kinds']} | {symbols} | {r['trace_s']} | {', '.join(r['uncounted'])} | {'; '.join(r['notes'])} |")
+            classes = f"{r['verified']} of {r['classes']} verified" if "verified" in r else r["classes"]
+            lines.append(f"| {r['type']} | {r['prefill']} | {r['decode']} | {r['extend']} | {r['kinds']} | {classes} | {symbols} | {r['trace_s']} | {', '.join(r['uncounted'])} | {'; '.join(r['notes'])} |")
     return "\n".join(lines).replace("||", "| |") + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("types", nargs="*")
+    parser.add_argument("--verify", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=int, default=300)
     parser.add_argument("--rows", type=Path, default=Path("coverage.jsonl"))
@@ -108,7 +121,7 @@ def main() -> int:
     context = multiprocessing.get_context("forkserver")  # a fresh process per type, with the imports done
     context.set_forkserver_preload(["torch", "transformers.modeling_utils", "lm_predictor.verify", "lm_predictor.records", "lm_predictor.sample"])
     with context.Pool(args.jobs, maxtasksperchild=1) as pool:
-        for i, r in enumerate(pool.imap_unordered(functools.partial(row, timeout=args.timeout), todo, chunksize=1)):
+        for i, r in enumerate(pool.imap_unordered(functools.partial(row, timeout=args.timeout, verify=args.verify), todo, chunksize=1)):
             rows[r["type"]] = r
             args.rows.write_text("".join(json.dumps(r) + "\n" for r in rows.values()))
             print(f"[{i + 1}/{len(todo)}] {r['type']}: {r.get('error') or ' '.join(f'{c} {r[c]}' for c in CASES)} ({r['seconds']} s)", file=sys.stderr, flush=True)

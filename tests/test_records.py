@@ -1,62 +1,31 @@
 "The shipped database: it loads, expands, and both roads to a cost meet exactly, without torch."
 import json
+import random
 
 import pytest
 
 from lm_predictor.database import Database, shipped_directory
-from lm_predictor.expand import cost_of, expand
 from lm_predictor.graph import record_from_json
-from lm_predictor.model import fits, presets
-from lm_predictor.schema import CASE_NAMES, analysis_to_json, name_record
-from lm_predictor.verify import equal, subtree
+from lm_predictor.model import fits, presets, symbol_values
+from lm_predictor.proof import subjects
+from lm_predictor.schema import analysis_to_json, name_record
+from lm_predictor.sheet import samples, sheet_of_graph
+from lm_predictor.verify import compare_classes, expansion
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 RECORDS = sorted((shipped_directory() / "models").glob("*.json"))
-FIXED = {name: ({"seq_len": 1} if name.startswith("decode") else {"cache_len": 0} if name.startswith("prefill") else {})
-         | ({"batch_size": 1} if "_b1" in name else {}) for name in CASE_NAMES}
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda p: p.stem)
-def test_expansion_equals_trace(path):
-    "For every class of a model and every case: record expanded = operators traced, for all four metrics"
-    record = record_from_json(json.loads(path.read_text()))
-    checked = 0
+@pytest.mark.parametrize("subject", subjects(DB), ids=lambda s: s.record.id)
+def test_both_roads_meet(subject):
+    "For every case: the model's class expanded = operators traced, in sum; and every class at every call, line by line, at large numbers"
+    record, (_, config) = subject.record, subject.configs[0]
+    assert [c for c in expansion(record, DB) if not c.ok] == []
+    numbers = samples(record, symbol_values(record, config), random.Random(0))
     for case in record.cases:
-        graph = record.graph(case)
-        for name in dict.fromkeys(c.class_name for c in graph.calls):
-            call = next(i for i, c in enumerate(graph.calls) if c.class_name == name)
-            analysis = DB.get(name)
-            if record.id not in analysis.variant(record.id).models:
-                raise AssertionError(f"{name} has no variant of {record.id}")
-            numbers = any(p.origin.startswith("constructor") or p.origin.startswith("last dimension") for p in analysis.parameters)
-            if numbers:
-                continue  # reached below through the reference that calls it
-            fixed = {k: v for k, v in FIXED[case].items() if k in analysis.names()}
-            assert equal(cost_of(expand(name, DB, fixed, case, record.id)), subtree(graph, call), case), (case, name)
-            checked += 1
-    assert checked >= len(record.cases) * 5
-
-
-@pytest.mark.parametrize("path", RECORDS, ids=lambda p: p.stem)
-def test_children_equal_their_calls(path):
-    "For every call of a class built from numbers: its record at the arguments of the reference = operators traced there"
-    record = record_from_json(json.loads(path.read_text()))
-    graph = record.graph("extend")
-    parents = {}
-    for name in dict.fromkeys(c.class_name for c in graph.calls):
-        for k in expand(name, DB, None, "extend", record.id):
-            for s in k.sub_kernels:
-                if s.operation.startswith("call "):
-                    parents.setdefault((name, k.line, s.operation.removeprefix("call ")), []).append(s)
-    checked = 0
-    for i, c in enumerate(graph.calls):
-        if c.parent < 0:
-            continue
-        found = parents[graph.calls[c.parent].class_name, graph.lines[c.line].line, c.class_name]
-        traced = subtree(graph, i)
-        assert any(equal(cost_of(s.sub_kernels), traced, "extend") for s in found), (c.path, c.class_name)
-        checked += 1
-    assert checked > 10
+        problems, met = compare_classes(sheet_of_graph(record.graph(case), numbers[case][0]), record.id, case, DB)
+        assert not any(problems.values()), (case, {name: p for name, p in problems.items() if p})
+        assert len(met) >= 5
 
 
 def test_every_file_round_trips():
