@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['MAX_LENGTH', 'MAX_OPERATORS', 'MAX_DEPTH', 'MAX_DIGITS', 'MAX_EXPONENT', 'MAX_BITS', 'FUNCTIONS', 'FormulaError',
-           'Reference', 'Formula', 'reference', 'parse', 'total', 'split_references', 'to_sympy', 'from_sympy',
-           'Condition', 'parse_condition']
+           'Reference', 'Formula', 'reference', 'syntax_tree', 'parse', 'total', 'split_references', 'to_sympy',
+           'from_sympy', 'Condition', 'parse_condition']
 
-# %% ../nbs/00_formula.ipynb #aa2b69cc
+# %% ../nbs/00_formula.ipynb #f3ae5462
 import ast
 import difflib
 import functools
@@ -16,12 +16,13 @@ import math
 import numbers
 import operator
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-# %% ../nbs/00_formula.ipynb #0e93f9ba
+# %% ../nbs/00_formula.ipynb #a5affacf
 MAX_LENGTH = 20_000    # characters of one text
 MAX_OPERATORS = 2_000  # operators in one text
 MAX_DEPTH = 100        # nested parentheses of a text, and nested operations of a formula
@@ -43,7 +44,7 @@ def _short(thing) -> str:
     text = str(thing)
     return text if len(text) <= 60 else text[:57] + "..."
 
-# %% ../nbs/00_formula.ipynb #27799e51
+# %% ../nbs/00_formula.ipynb #3187ee0b
 @dataclass(frozen=True)
 class Reference:
     "The cost of calling a module: its class and its arguments"
@@ -67,7 +68,7 @@ def _check_name(name: str):
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise FormulaError(f"{_short(name)!r} is not a name: letters, digits and _, and no Python keyword")
 
-# %% ../nbs/00_formula.ipynb #3face258
+# %% ../nbs/00_formula.ipynb #29ca4a55
 @dataclass(frozen=True, repr=False)
 class Formula:
     "An immutable expression; `parse` and arithmetic make it"
@@ -108,7 +109,7 @@ class Formula:
     def evaluate(self, values: Mapping): return _evaluate(self, values)
     def compile(self, *names: str) -> Callable: return _compile(self, names)
 
-# %% ../nbs/00_formula.ipynb #7778f632
+# %% ../nbs/00_formula.ipynb #8f5044ce
 def _operands(formula: Formula) -> tuple:
     if formula.op in ("number", "name"): return ()
     if formula.op != "reference": return formula.args
@@ -126,7 +127,7 @@ def _references(formula: Formula) -> tuple:
     below = [reference for part in formula.operands for reference in part.references]
     return tuple(dict.fromkeys([*own, *below]))
 
-# %% ../nbs/00_formula.ipynb #25eb4140
+# %% ../nbs/00_formula.ipynb #13604508
 def _number(value: "int | Fraction") -> Formula:
     "A constant: an int where it is whole, else a Fraction"
     value = Fraction(value)
@@ -164,7 +165,7 @@ def _multiply(*factors: Formula) -> Formula:
     if constant != 1: rest.insert(0, coefficient)
     return rest[0] if len(rest) == 1 else Formula("*", tuple(rest))
 
-# %% ../nbs/00_formula.ipynb #c04b43ad
+# %% ../nbs/00_formula.ipynb #99b6c489
 def _divide(a: Formula, b: Formula) -> Formula:
     "a/b, exactly"
     if _is_number(b, 0): raise FormulaError("division by zero")
@@ -196,7 +197,7 @@ def _power(base: Formula, exponent: Formula) -> Formula:
     if n == 1: return base
     return _number(base.args[0]**n) if _is_number(base) else Formula("**", (base, exponent))
 
-# %% ../nbs/00_formula.ipynb #b75d2601
+# %% ../nbs/00_formula.ipynb #508ad5ad
 def _call(function: str, *operands: Formula) -> Formula:
     "min or max of two or more operands, ceil or floor of one"
     least, most, rule = {"min": (2, None, min), "max": (2, None, max),
@@ -217,7 +218,7 @@ def reference(class_name: str, /, *args, **kwargs) -> Formula:
     named = tuple((name, parse(value)) for name, value in kwargs.items())
     return Formula("reference", (Reference(class_name, tuple(parse(value) for value in args), named),))
 
-# %% ../nbs/00_formula.ipynb #fd8ff5e0
+# %% ../nbs/00_formula.ipynb #5ac3c4b5
 def _level(formula: Formula) -> int:
     "How tightly the printed formula holds together"
     if formula.op == "number":
@@ -255,7 +256,7 @@ def _print(formula: Formula) -> str:
     if op in FUNCTIONS: return f"{op}({', '.join(map(str, args))})"
     return _at_level(args[0], 2) + op + _at_level(args[1], 3)
 
-# %% ../nbs/00_formula.ipynb #48855a4b
+# %% ../nbs/00_formula.ipynb #7b43f605
 _TOKEN = re.compile(r"""
     (?P<space>[ \t\r\n]+)
   | (?P<reference>\$\{(?P<brace>\{)?(?P<class>CLASS)(?(brace)\}\}|\}))
@@ -284,7 +285,7 @@ def _foreign(text: str, offset: int) -> FormulaError:
     if char in _FOREIGN: return FormulaError(f"a formula has no {_FOREIGN[char]}, got {char!r} {place}")
     return FormulaError(f"a formula has no character {ascii(char)} (U+{ord(char):04X}), got it {place}")
 
-# %% ../nbs/00_formula.ipynb #1c17b291
+# %% ../nbs/00_formula.ipynb #048e0297
 @dataclass(frozen=True)
 class _Source:
     "One text being read"
@@ -305,7 +306,7 @@ def _offset(node: ast.AST) -> int:
     "Where a syntax node begins in the user's text; `_tree` puts one parenthesis before that"
     return max(node.col_offset - 1, 0)
 
-# %% ../nbs/00_formula.ipynb #a3e51902
+# %% ../nbs/00_formula.ipynb #496f9d96
 def _scan(text: str) -> _Source:
     "Check every token of `text`, and blank what Python's parser should not see"
     if len(text) > MAX_LENGTH: raise FormulaError(f"the text has {len(text)} characters, more than {MAX_LENGTH}")
@@ -344,11 +345,20 @@ def _problem(text: str, token: re.Match, kind: str, previous: "str | None") -> "
     if kind in _VALUES and previous in (*_VALUES, "close"): return f"an operator is missing before {_short(word)!r}"
     return None
 
-# %% ../nbs/00_formula.ipynb #b8fadd1f
+# %% ../nbs/00_formula.ipynb #89bd7300
+_PARSING = threading.Lock()
+
+
+def syntax_tree(text: str, mode: str = "exec") -> ast.AST:
+    "`ast.parse`, one thread at a time: CPython up to 3.11 counts its recursion for all threads together (its issue 106905). Raises what it raises"
+    with _PARSING:
+        return ast.parse(text, mode=mode)
+
+
 def _tree(source: _Source) -> ast.expr:
     "Python's syntax tree of the masked text"
     try:
-        return ast.parse(f"({source.masked})", mode="eval").body
+        return syntax_tree(f"({source.masked})", mode="eval").body
     except SyntaxError as error:
         offset = max((error.offset or 2) - 2, 0)
     except (RecursionError, MemoryError):
@@ -384,7 +394,7 @@ def _placed(node: ast.expr, source: _Source, build: Callable, *args) -> Formula:
     try: return build(*args)
     except FormulaError as error: raise FormulaError(f"{error} {source.at(node)}") from None
 
-# %% ../nbs/00_formula.ipynb #c4555144
+# %% ../nbs/00_formula.ipynb #0f191c04
 def _read_sign(node: ast.UnaryOp, source: _Source) -> Formula:
     negative = False
     while isinstance(node, ast.UnaryOp):
@@ -420,7 +430,7 @@ def _read_reference(node: ast.Call, source: _Source) -> Formula:
     kwargs = tuple((named.arg, _read(named.value, source)) for named in node.keywords)
     return Formula("reference", (_placed(node.func, source, Reference, source.class_of(node.func), args, kwargs),))
 
-# %% ../nbs/00_formula.ipynb #a7138501
+# %% ../nbs/00_formula.ipynb #1126f463
 def _refuse(node: ast.AST, source: _Source) -> FormulaError:
     if isinstance(node, ast.Compare):
         offset = re.compile("[<>=!]").search(source.text, node.left.end_col_offset - 1).start()
@@ -442,7 +452,7 @@ def _read(node: ast.expr, source: _Source) -> Formula:
     if isinstance(node, ast.Constant): return _placed(node, source, _number, Fraction(source.segment(node)))
     raise _refuse(node, source)
 
-# %% ../nbs/00_formula.ipynb #3d4766ca
+# %% ../nbs/00_formula.ipynb #93bc25b8
 def parse(
     text,                                  # a formula's text; a number or a Formula is taken as it is
     *,
@@ -474,7 +484,7 @@ def _parse_text(text: str, known: "frozenset | None") -> Formula:
     _check_tree_names(tree, source, known)
     return _read(tree, source)
 
-# %% ../nbs/00_formula.ipynb #9bb9b5f2
+# %% ../nbs/00_formula.ipynb #78f805ac
 def _constant(value) -> Formula:
     "A Python number as a formula; a float means the decimal that it prints"
     if isinstance(value, float) and math.isfinite(value): return _number(Fraction(repr(float(value))))
@@ -492,7 +502,7 @@ def _check_known(names: Iterable[str], known: "frozenset | None", place: str = "
         hint = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(sorted(known)[:12]) or 'none'}"
         raise FormulaError(f"unknown name {_short(name)!r}{place}; {hint}")
 
-# %% ../nbs/00_formula.ipynb #427ee066
+# %% ../nbs/00_formula.ipynb #a4d14fc2
 def _check_tree_names(tree: ast.expr, source: _Source, known: "frozenset | None"):
     "As `_check_known`, with the column, and before any simplification"
     if known is None: return
@@ -502,7 +512,7 @@ def _check_tree_names(tree: ast.expr, source: _Source, known: "frozenset | None"
         if node.id in FUNCTIONS or source.class_of(node): continue
         _check_known([node.id], known, f" {source.at(node)}")
 
-# %% ../nbs/00_formula.ipynb #999b618a
+# %% ../nbs/00_formula.ipynb #a9453179
 def _rebuild(formula: Formula, on_name: Callable, on_reference: Callable) -> Formula:
     "The formula with each name and each reference replaced"
     if formula.op == "number": return formula
@@ -518,7 +528,7 @@ def _substitute(formula: Formula, mapping: Mapping) -> Formula:
     new = {name: parse(value) for name, value in mapping.items()}
     return _rebuild(formula, lambda name: new.get(name.args[0], name), lambda ref: Formula("reference", (ref,)))
 
-# %% ../nbs/00_formula.ipynb #44082908
+# %% ../nbs/00_formula.ipynb #939e9d61
 def _closure(formula: Formula, rules: Mapping) -> Callable:
     "A function from {name: value} to the formula's value"
     op, operands = formula.op, formula.operands
@@ -550,7 +560,7 @@ _EXACT = {"number": lambda value: value, "+": lambda *parts: sum(parts), "*": la
           "/": _quotient, "//": operator.floordiv, "%": operator.mod, "**": _bounded_power, "min": min, "max": max,
           "ceil": math.ceil, "floor": math.floor, "ceil/": lambda a, b: -(-a // b), "floor/": operator.floordiv}
 
-# %% ../nbs/00_formula.ipynb #2d2536e7
+# %% ../nbs/00_formula.ipynb #62177cf2
 def _value(name: str, value):
     "A value that a formula may be given, as int, Fraction or float"
     if type(value) in (int, float, Fraction): return value
@@ -575,7 +585,7 @@ def _evaluate(formula: Formula, values: Mapping) -> "int | Fraction | float":
         raise FormulaError(f"{_short(formula)}: {error}") from None
     return int(result) if isinstance(result, Fraction) and result.denominator == 1 else result
 
-# %% ../nbs/00_formula.ipynb #28f04d96
+# %% ../nbs/00_formula.ipynb #cd33d6b7
 _INT64_LIMIT = 2.0**63 * (1 - 2.0**-50)
 
 
@@ -609,7 +619,7 @@ def _numpy_rules(np) -> dict:
             "max": lambda *parts: functools.reduce(np.maximum, parts),
             "ceil": rounded(np.ceil), "floor": rounded(np.floor)}
 
-# %% ../nbs/00_formula.ipynb #ef762818
+# %% ../nbs/00_formula.ipynb #d4c765d1
 def _columns(np, names: tuple, values: tuple) -> list:
     "The arguments as arrays: all int64, or all float64 if one of them holds floats"
     if len(values) != len(names): raise FormulaError(f"takes {len(names)} arguments ({', '.join(names)}), got {len(values)}")
@@ -639,7 +649,7 @@ def _compile(formula: Formula, names: tuple) -> Callable:
         return result if result.shape == shape else np.broadcast_to(result, shape).copy()
     return function
 
-# %% ../nbs/00_formula.ipynb #669c15bd
+# %% ../nbs/00_formula.ipynb #6ef26f77
 def _coefficient(term: Formula) -> "tuple[int | Fraction, Formula]":
     "A term as its constant and the rest: 2*a*b is (2, a*b)"
     if _is_number(term): return term.args[0], _number(1)
@@ -656,7 +666,7 @@ def total(formulas: Iterable) -> Formula:
             counts[rest] = counts.get(rest, 0) + count
     return _add(*[_multiply(_number(count), rest) for rest, count in counts.items()])
 
-# %% ../nbs/00_formula.ipynb #caff0b28
+# %% ../nbs/00_formula.ipynb #867e1fbc
 def split_references(formula: Formula) -> "tuple[Formula, dict[Reference, Formula]]":
     """The part of a formula without references, and how often it adds up each reference.
 
@@ -676,7 +686,7 @@ def split_references(formula: Formula) -> "tuple[Formula, dict[Reference, Formul
     times = lambda part: _BUILD[formula.op](*[part if a is having[0] else a for a in formula.args])
     return times(direct), {ref: times(count) for ref, count in counts.items()}
 
-# %% ../nbs/00_formula.ipynb #32888cd5
+# %% ../nbs/00_formula.ipynb #1a26ad02
 def to_sympy(
     formula: Formula,
     *,
@@ -695,7 +705,7 @@ def to_sympy(
         return rules[part.op](*[convert(operand) for operand in part.operands])
     return convert(parse(formula))
 
-# %% ../nbs/00_formula.ipynb #91ffb730
+# %% ../nbs/00_formula.ipynb #9937ab26
 def _nonnegative(formula: Formula) -> bool:
     "Whether the formula cannot be negative, by its looks; names are positive"
     if formula.op == "number": return formula.args[0] >= 0
@@ -735,7 +745,7 @@ def from_sympy(expr) -> Formula:
     if kind not in _FROM_SYMPY: raise FormulaError(f"{_short(expr)}: {kind} is not part of the formula language")
     return _FROM_SYMPY[kind](*map(from_sympy, expr.args))
 
-# %% ../nbs/00_formula.ipynb #2fc3dbfe
+# %% ../nbs/00_formula.ipynb #aee84153
 def _fraction(expr) -> "tuple[Formula, Formula]":
     "Numerator and denominator of a SymPy product or power"
     if type(expr).__name__ == "Mul":
@@ -755,7 +765,7 @@ def _from_rounding(kind: str, argument) -> Formula:
     if _is_number(below, 1): return _FROM_SYMPY[kind](above)
     return _floor_divide(above, below) if kind == "floor" else _call("ceil", _divide(above, below))
 
-# %% ../nbs/00_formula.ipynb #ba483c1d
+# %% ../nbs/00_formula.ipynb #c340cf1d
 _RELATIONS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _COMPARISONS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 
@@ -779,7 +789,7 @@ class Condition:
     def substitute(self, mapping: Mapping) -> "Condition":
         return Condition(self.left.substitute(mapping), self.relation, self.right.substitute(mapping))
 
-# %% ../nbs/00_formula.ipynb #1923580e
+# %% ../nbs/00_formula.ipynb #eb41ae64
 def parse_condition(
     text: "str | Condition",
     *,
