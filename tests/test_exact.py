@@ -21,7 +21,7 @@ from lm_predictor.trace import build, call, filled_cache  # noqa: E402
 from lm_predictor.verify import class_checks, difference, model_checks  # noqa: E402
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
-KINDS = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "mamba")  # what takes a minute or two; `lm-predictor verify --all` does the same for every record
+KINDS = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss", "mamba")  # what takes a minute or two; `lm-predictor verify --all` does the same for every record
 EVERY = bool(os.environ.get("LM_PREDICTOR_TEST_EVERY_RECORD"))
 SUBJECTS = [s for s in subjects(DB) if s.configs and (EVERY or s.record.model_type in KINDS)]
 RECORDED = {name: config for s in SUBJECTS for name, config in s.configs if name in presets()}  # test_presets.py: the weights of all
