@@ -5,6 +5,8 @@
 # %% ../nbs/06c_agent.ipynb #abf25efd
 from __future__ import annotations
 
+import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -14,9 +16,9 @@ from .box import TOOLS, Box, BoxError, checked_arguments
 from .journal import Journal
 
 # %% auto #0
-__all__ = ['KINDS', 'MAX_PROBLEMS', 'CHECK_TOOL', 'RETRIES', 'LONGEST_WAIT', 'AgentError', 'Spent', 'Budget', 'tokens_of',
-           'cost_of', 'Problem', 'Result', 'listed', 'request_of', 'run', 'Broken', 'sdk_send', 'retry_after',
-           'sentence', 'replay_send']
+__all__ = ['KINDS', 'LEAST_OUTPUT', 'MAX_PROBLEMS', 'CHECK_TOOL', 'UNSEEN', 'RETRIES', 'LONGEST_WAIT', 'AgentError', 'Spent',
+           'Held', 'Budget', 'tokens_of', 'cost_of', 'Problem', 'Result', 'listed', 'request_of', 'run', 'most_read',
+           'Broken', 'sdk_send', 'retry_after', 'sentence', 'replay_send']
 
 # %% ../nbs/06c_agent.ipynb #b8f00ee7
 class AgentError(ValueError):
@@ -28,6 +30,17 @@ class Spent(AgentError):
 
 
 KINDS = {"input_tokens": "input", "output_tokens": "output", "cache_read_input_tokens": "cache_read", "cache_creation_input_tokens": "cache_write"}
+
+
+LEAST_OUTPUT = 1000  # tokens; an answer that may not even have these is not asked for
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    "What a request in flight may use at most"
+    reads: int = 0  # tokens of input
+    writes: int = 0  # tokens of the answer
+    cost: float = 0.0
 
 
 @dataclass
@@ -42,10 +55,12 @@ class Budget:
     max_output: int = 32_000  # tokens of one answer
 
     def __post_init__(self):
-        self._lock, self._start = threading.Lock(), time.monotonic()
-        self.turns, self.tokens, self.cost, self._held = 0, 0, 0.0, 0
+        self._free, self._start, self._stopped = threading.Condition(), time.monotonic(), ""
+        self.turns, self.tokens, self.cost, self._held = 0, 0, 0.0, []
         for name in ("max_turns", "max_tokens", "max_seconds", "max_cost", "max_output"):
             value = getattr(self, name)
+            if value is not None and not value < math.inf:
+                raise AgentError(f"a budget of {value} for {name.removeprefix('max_')} is no limit; it must be a number above 0")
             if value is not None and value <= 0:
                 raise AgentError(f"a budget of {value:g} for {name.removeprefix('max_')} leaves nothing to spend; it must be above 0")
         if self.max_repairs < 0:
@@ -53,30 +68,82 @@ class Budget:
         if self.max_cost is not None and not {"input", "output"} <= self.prices.keys():
             raise AgentError("a limit of cost needs the prices of input and output tokens (--price INPUT,OUTPUT per million tokens)")
 
-    def take(self) -> int:
-        "Before a request: one turn less, and the output tokens that its answer may have; raises Spent"
-        with self._lock:
-            left = self.max_tokens - self.tokens - self._held
-            seconds = time.monotonic() - self._start
-            why = (f"{self.turns} of {self.max_turns} turns" if self.turns >= self.max_turns else f"{self.tokens} of {self.max_tokens} tokens" if left <= 0
-                   else f"{seconds:.0f} of {self.max_seconds:g} seconds" if seconds >= self.max_seconds
-                   else f"{self.cost:.4g} of {self.max_cost:g} of cost" if self.max_cost is not None and self.cost >= self.max_cost else "")
-            if why:
-                raise Spent(f"the budget is used up: {why}")
-            held = min(self.max_output, left)
-            self.turns, self._held = self.turns + 1, self._held + held
-            return held
+    def take(self, reads: int = 0) -> Held:
+        """Before a request that reads at most so many tokens: what it may use at most, held until `settle`; raises Spent.
 
-    def settle(self, held: int, usage: dict, turns: int = 0) -> None:
-        "After a request: what it used; `held` is what `take` gave"
-        with self._lock:
-            self._held, self.turns = self._held - held, self.turns + turns
+        Where it does not fit beside the requests in flight it waits for them, since they may use less than they hold.
+        """
+        with self._free:
+            while True:
+                held, why, for_good = self._room(reads)
+                if not why:
+                    self.turns += 1
+                    self._held.append(held)
+                    return held
+                if for_good or not self._held:
+                    raise Spent(f"the budget is used up: {why}")
+                self._free.wait(1.0)
+
+    def _room(self, reads: int) -> tuple[Held, str, bool]:
+        "What a request may use, why there is no room for it, and whether there is none without those in flight either"
+        why = self._over()
+        if why:
+            return Held(), why, True
+        least, dear = min(self.max_output, LEAST_OUTPUT), max(self.prices.get(n, self.prices.get("input", 0)) for n in ("input", "cache_read", "cache_write")) / 1e6
+        price, tokens, cost = self.prices.get("output", 0) / 1e6, sum(h.reads + h.writes for h in self._held), sum(h.cost for h in self._held)
+        rooms = [("tokens", self.tokens, self.max_tokens, tokens, reads + least, lambda left: left - reads)]
+        if self.max_cost is not None:
+            rooms.append(("of cost", self.cost, self.max_cost, cost, reads * dear + least * price, lambda left: (left - reads * dear) / price if price else self.max_output))
+        writes = self.max_output
+        for name, used, limit, in_flight, needs, most in rooms:
+            if used + in_flight + needs > limit:
+                number = (lambda x: str(x)) if name == "tokens" else (lambda x: f"{x:.4g}")
+                return Held(), f"{number(used)} of {number(limit)} {name}, and the next request may take {number(needs)}", used + needs > limit
+            writes = min(writes, int(most(limit - used - in_flight)))
+        return Held(reads, writes, reads * dear + writes * price), "", False
+
+    def _over(self) -> str:
+        "What is used up, whatever the next request takes"
+        seconds = time.monotonic() - self._start
+        return (self._stopped or (f"{self.turns} of {self.max_turns} turns" if self.turns >= self.max_turns else f"{self.tokens} of {self.max_tokens} tokens" if self.tokens >= self.max_tokens
+                else f"{seconds:.0f} of {self.max_seconds:g} seconds" if seconds >= self.max_seconds
+                else f"{self.cost:.4g} of {self.max_cost:g} of cost" if self.max_cost is not None and self.cost >= self.max_cost else ""))
+
+    def check(self) -> None:
+        "Raises Spent where nothing can be asked any more"
+        with self._free:
+            if why := self._over():
+                raise Spent(f"the budget is used up: {why}")
+
+    def settle(self, held: Held | None, usage: dict, turns: int = 0) -> None:
+        "What a request used; `held` is what `take` gave, None of one that was not held (in an earlier run, or broken off)"
+        with self._free:
+            if held is not None:
+                self._held.remove(held)
+            self.turns += turns
             self.tokens += tokens_of(usage)
             self.cost += cost_of(usage, self.prices)
+            self._free.notify_all()
+
+    def stop(self, why: str) -> None:
+        "Ask nothing more; requests in flight break off"
+        with self._free:
+            self._stopped = why
+            self._free.notify_all()
 
     @property
     def seconds_left(self) -> float:
-        return max(0.0, self.max_seconds - (time.monotonic() - self._start))
+        return 0.0 if self._stopped else max(0.0, self.max_seconds - (time.monotonic() - self._start))
+
+    def pause(self, seconds: float) -> None:
+        "Wait; not beyond the limit of time, nor beyond `stop`. Raises Spent, at once where the time left does not suffice"
+        if seconds >= self.seconds_left:
+            raise Spent(f"the budget is used up: {self._stopped or f'the server asks to wait {seconds:.0f} s, of {self.max_seconds:g} seconds {self.seconds_left:.0f} are left'}")
+        for n in range(math.ceil(seconds / 0.5)):
+            if self._stopped:
+                break
+            time.sleep(min(0.5, seconds - 0.5 * n))
+        self.check()
 
 
 def tokens_of(usage: dict) -> int:
@@ -140,15 +207,19 @@ def run(
     model: str = "",
     show: Callable | None = None,  # called with (what happened, turns, tokens, cost) of this module
     stopped: Callable = lambda: "",  # why the agent says that it cannot do it; empty: it does not say so
+    again: bool = False,  # check what a conversation of this run that is finished came to, and go on with it where something is wrong now
 ) -> Result:
     "Ask, run tools, check, ask again, until nothing is wrong or something is used up"
-    budget.settle(0, _sum(journal), turns=len(journal.answers()))
+    if not again:
+        budget.settle(None, _sum(journal), turns=len(journal.answers()))
     _restore(box, journal)
     while True:
         kind, last = journal.last
-        if kind == "end":
+        if kind == "end" and again and last["ok"] and (problems := check(True)):
+            _feed_back(problems, journal, budget)
+        elif kind == "end":
             return Result(last["ok"], last["why"], *_figures(journal, budget), tuple(last["problems"]))
-        if kind == "head":
+        elif kind == "head":
             journal.append("user", task)
         elif kind == "user":
             try:
@@ -162,13 +233,24 @@ def run(
 
 
 def _ask(send: Callable, model: str, system: str, journal: Journal, budget: Budget) -> None:
-    held, usage = budget.take(), {}
+    held, usage = budget.take(most_read(system, journal)), {}
     try:
-        answer = send(request_of(model, system, journal, held))
+        answer = send(request_of(model, system, journal, held.writes))
         usage = answer.get("usage") or {}
     finally:
         budget.settle(held, usage)
     journal.append("assistant", answer)
+
+
+UNSEEN = 2000  # tokens that a provider adds to a request by itself: descriptions of tools, marks between messages
+
+
+def most_read(system: str, journal: Journal) -> int:
+    "The tokens that the next request has at most: as many as the last one and its answer, and one for each byte that came since"
+    last = max((i for i, row in enumerate(journal.rows) if "assistant" in row), default=-1)
+    known = tokens_of(journal.rows[last]["assistant"].get("usage") or {}) if last >= 0 else 0
+    since = journal.rows[last + 1:] if known else [system, TOOLS, CHECK_TOOL, journal.messages()]
+    return known + len(json.dumps(since, ensure_ascii=False).encode("utf-8", "replace")) + UNSEEN
 
 
 def _sum(journal: Journal) -> dict:
@@ -218,6 +300,11 @@ def _answer(answer: dict, box: Box, check: Callable, journal: Journal, budget: B
     problems = check(True)
     if not problems:
         return _end(journal, True, "nothing is wrong")
+    _feed_back(problems, journal, budget)
+
+
+def _feed_back(problems: list, journal: Journal, budget: Budget) -> None:
+    "Tell the model what is wrong, or end where it was told often enough"
     if _repairs(journal) >= budget.max_repairs:
         return _end(journal, False, f"still wrong after {budget.max_repairs} repairs: {problems[0]}", problems)
     journal.append("user", [{"type": "text", "text": f"[repair] The check found {len(problems)} problem{'s' * (len(problems) > 1)}. Look at the source again, "
@@ -263,33 +350,56 @@ def sdk_send(
     stream: bool = True,
     retries: int = RETRIES,
     longest_wait: float = LONGEST_WAIT,
-    wait: Callable | None = None,  # default time.sleep
+    wait: Callable | None = None,  # default: the budget's pause, without one time.sleep
+    budget: Budget | None = None,  # whose time bounds each answer and each wait
 ) -> Callable:
-    "A `send` that asks through the Anthropic SDK; raises AgentError where asking again does not help"
+    "A `send` that asks through the Anthropic SDK; raises AgentError where asking again does not help, Spent where the time is over"
     client = client.with_options(max_retries=0)
 
     def send(request: dict) -> dict:
         for attempt in range(retries + 1):
             try:
-                return _once(client, request, stream)
+                return _once(client, request, stream, budget)
+            except Spent:
+                raise
             except Exception as e:
                 again = retry_after(e)
+                if budget and not budget.seconds_left:
+                    budget.check()
                 if again is None or attempt == retries:
                     raise AgentError(sentence(e, request["model"], str(client.base_url), attempt)) from None
-                (wait or time.sleep)(min(longest_wait, max(again, 0.5 * 2**attempt)))
+                (wait or (budget.pause if budget else time.sleep))(min(longest_wait, max(again, 0.5 * 2**attempt)))
 
     return send
 
 
-def _once(client, request: dict, stream: bool) -> dict:
+def _once(client, request: dict, stream: bool, budget: Budget | None) -> dict:
+    from anthropic import Timeout
+    limit = {"timeout": Timeout(min(600.0, budget.seconds_left + 0.1), connect=10.0)} if budget else {}
     if not stream:
-        answer = client.messages.create(**request | {"max_tokens": min(request["max_tokens"], 16_000)}).to_dict()
+        answer = client.messages.create(**request | {"max_tokens": min(request["max_tokens"], 16_000)}, **limit).to_dict()
     else:
-        with client.messages.stream(**request) as events:
-            answer = events.get_final_message().to_dict()
+        with client.messages.stream(**request, **limit) as events:
+            answer = _streamed(events, budget)
     if not answer.get("stop_reason"):
         raise Broken("the stream ended before the answer did")
     return answer
+
+
+def _streamed(events, budget: Budget | None) -> dict:
+    "The whole answer of a stream; what one that broke off had used is counted, as far as it said"
+    lost = {}
+    try:
+        for event in events:
+            lost = event.message.usage.to_dict() if event.type == "message_start" else lost
+            if budget and not budget.seconds_left:
+                budget.check()
+        answer = events.get_final_message().to_dict()
+        lost = {} if answer.get("stop_reason") else lost
+        return answer
+    finally:
+        if budget and lost:
+            budget.settle(None, lost)
 
 
 def retry_after(error: Exception) -> float | None:
@@ -314,13 +424,17 @@ def sentence(error: Exception, model: str, base_url: str, attempts: int) -> str:
     told = getattr(error, "body", None)
     told = told.get("error", told) if isinstance(told, dict) else None
     detail = " ".join(str(told.get("message", "") if isinstance(told, dict) else error).split())[:200]
+    kind = told.get("type") if isinstance(told, dict) else None
+    if status == 404 and kind != "not_found_error":
+        return f"{base_url} does not speak the Messages API (404)"
     known = {401: "the API key is not accepted (401)", 402: "the account has no credit (402)", 403: "the API key may not do this (403)",
              404: f"there is no model {model!r} at {base_url} (404)"}
     if status in known:
         return f"{known[status]}: {detail}" if detail else known[status]
     tried = f" after {attempts + 1} attempts" if attempts else ""
     if status is not None and status != 200:
-        return f"the API answers {status}{tried}: {detail}"
+        asks = f" (it asks to wait {wait:.0f} s)" if (wait := retry_after(error) or 0) > LONGEST_WAIT else ""
+        return f"the API answers {status}{tried}: {detail}{asks}"
     if type(error).__name__ in ("APIConnectionError", "APITimeoutError"):
         return f"nobody answers at {base_url}{tried}"
     return f"the answer broke off{tried}: {detail or type(error).__name__}"

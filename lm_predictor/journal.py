@@ -5,13 +5,14 @@
 # %% ../nbs/06b_journal.ipynb #65876603
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['JournalError', 'Journal', 'read_rows']
+__all__ = ['JournalError', 'Journal', 'read_rows', 'alone']
 
 # %% ../nbs/06b_journal.ipynb #d027aa41
 class JournalError(ValueError):
@@ -85,3 +86,37 @@ def read_rows(path: Path) -> tuple[list[dict], int]:
 
 def _free(path: Path) -> Path:
     return next(p for n in range(1, 10_000) if not (p := path.with_name(f"{path.stem}.{n}{path.suffix}")).exists())
+
+# %% ../nbs/06b_journal.ipynb #6971fadd
+@contextlib.contextmanager
+def alone(path: Path):
+    "Within it nobody else works on a journal; raises JournalError at once where somebody does"
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    handle = _lock(lock, path.stem)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            lock.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def _lock(lock: Path, name: str) -> int | None:
+    "An open, locked file; None where the system has no such locks"
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise JournalError(f"{name} is being analyzed by another process; wait for it to end") from None
+        with contextlib.suppress(FileNotFoundError):  # whoever held it may just have removed it
+            if os.fstat(handle).st_ino == lock.stat().st_ino:
+                return handle
+        os.close(handle)
