@@ -222,11 +222,11 @@ def run(
         elif kind == "head":
             journal.append("user", task)
         elif kind == "user":
+            _tell(show, "asking", journal, budget)
             try:
                 _ask(send, model, system, journal, budget)
             except Spent as e:  # may be raised for the next run: not the end of this conversation
                 return Result(False, str(e), *_figures(journal, budget))
-            _tell(show, "answer", journal, budget)
         else:
             _tell(show, ", ".join(b["name"] for b in last["content"] if b["type"] == "tool_use") or "check", journal, budget)
             _answer(last, box, check, journal, budget, stopped)

@@ -16,20 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .agent import CHECK_TOOL, AgentError, Budget, Result, run, sdk_send
+from .agent import CHECK_TOOL, AgentError, Budget, Result, Spent, run, sdk_send
 from .box import TOOLS, Box, BoxError
 from .check import Checker, covered
-from .database import Database, write_json
-from .journal import Journal
+from .database import Database, DatabaseError
+from .journal import Journal, JournalError, alone
 from .prompt import agent_schema, instructions, prompt_version, task_text
 from .registry import signature
-from .schema import Analysis, analysis_from_json, name_record
+from .schema import Analysis, analysis_from_json, analysis_to_json, name_record
 from .source import SourceError, locate, package_root
 from .trust import Check, same_source, verdict
 
 # %% auto #0
 __all__ = ['OTHERS', 'AUTHOR', 'API', 'LLM', 'agent_directory', 'agent_record', 'already', 'traced_analysis', 'signatures_text',
-           'versions', 'head_of', 'roots_of', 'Outcome', 'analyze_class', 'json_text', 'analyze_classes', 'client_of']
+           'versions', 'head_of', 'roots_of', 'Outcome', 'analyze_class', 'json_text', 'checks_of', 'store_checks',
+           'analyze_classes', 'model_class', 'client_of']
 
 # %% ../nbs/12d_analyst.ipynb #829efc54
 def agent_directory(db: Database) -> Path:
@@ -64,7 +65,10 @@ def traced_analysis(class_name: str, db: Database) -> tuple[Analysis | None, str
     except ImportError as e:
         return None, f"tracing needs {e.name or 'torch'}"
     except Exception as e:  # whatever the code of the class raises
-        return None, f"it cannot be traced here ({' '.join(str(e).split())[:160]})"
+        if class_name.partition(".")[0] not in ("torch", "transformers"):
+            return None, "it cannot be traced, as only code of torch and transformers can"
+        text = " ".join(str(e).split())
+        return None, f"it cannot be traced here: {text if len(text) <= 160 else f'{text[:157]}...'}"
 
 
 _tracing = threading.Lock()
@@ -117,7 +121,7 @@ class Outcome:
     status: str  # verified, unverified, kept (nothing to do) or failed
     why: str
     result: Result | None = None
-    refers: tuple = ()  # (class name, names of the parameters that are passed)
+    lacks: tuple = ()  # classes that it refers to and that have no record yet
 
 
 def analyze_class(
@@ -131,30 +135,45 @@ def analyze_class(
     journal: Path | None = None,  # default: in agent_directory
     force: bool = False,
     show: Callable | None = None,  # called with class name, what happened, turns, tokens, cost
+    again: bool = False,  # check a finished conversation of this run anew, since classes that it refers to have a record now
 ) -> Outcome:
-    "Have the agent analyze one class, check and store it; raises SourceError, AgentError. A journal that is there is gone on with"
+    """Have the agent analyze one class, check and store it. A journal that is there is gone on with.
+
+    Raises SourceError where the class is not there, JournalError where another process analyzes it, AgentError where nobody can be asked.
+    """
     kept = already(class_name, db)
     if kept and not force:
         return Outcome(class_name, "kept", kept)
     source = vars(locate(class_name))
-    trace, reason = traced_analysis(class_name, db)
-    callers = callers or tuple(p.name for p in trace.parameters if p.name != "use") if trace else callers
+    try:
+        budget.check()
+    except Spent as e:
+        return Outcome(class_name, "failed", str(e))
     path = Path(journal or agent_directory(db) / f"{class_name}.jsonl")
-    task = task_text(class_name, source, callers)
-    with tempfile.TemporaryDirectory() as work:
-        given = {"schema.json": json_text(agent_schema()), "signatures.md": signatures_text(class_name, db)}
-        for name, text in given.items():
-            Path(work, name).write_text(text, encoding="utf-8")
-        box = Box(roots_of(class_name, Path(work)), tuple(given))
-        check = Checker(class_name, source["file"], db, trace, lambda p: box.text(p, "check"), lambda p: box.resolve(p, "check"))
+    with alone(path), tempfile.TemporaryDirectory() as work:
+        trace, reason = traced_analysis(class_name, db)
+        callers = callers or tuple(p.name for p in trace.parameters if p.name != "use") if trace else callers
+        task, given = task_text(class_name, source, callers), {"schema.json": json_text(agent_schema()), "signatures.md": signatures_text(class_name, db)}
+        box, check = _workplace(class_name, source["file"], db, trace, Path(work), given)
         conversation = Journal(path, head_of(class_name, source, task, llm, author))
-        if conversation.last[0] == "end" and (not conversation.last[1]["ok"] or _is_stored(class_name, conversation, db)):
+        if conversation.last[0] == "end" and (not conversation.last[1]["ok"] or _is_stored(class_name, conversation, db) and not again):
             conversation = _anew(conversation)
         result = run(send, box, check, instructions(), task, conversation, budget, llm,
-                     show and (lambda *what: show(class_name, *what)), lambda: _stopped(box))
-        if not result.ok:
-            return Outcome(class_name, "failed", result.why, result)
-        return _stored(class_name, source, check, box, conversation, result, llm, author, db, reason)
+                     show and (lambda *what: show(class_name, *what)), lambda: _stopped(box), again)
+        outcome = _stored(class_name, source, check, box, conversation, result, llm, author, db, reason) if result.ok else Outcome(class_name, "failed", result.why, result)
+    if show:
+        show(class_name, outcome.status, result.turns, result.tokens, result.cost)
+    if again and not result.ok:
+        store_checks(class_name, checks_of(class_name, db), db)
+    return outcome
+
+
+def _workplace(class_name: str, file: str, db: Database, trace: Analysis | None, work: Path, texts: dict) -> tuple[Box, Checker]:
+    "A box around a directory with these files in it, which the agent cannot change, and the check of what is in it"
+    for name, text in texts.items():
+        (work / name).write_text(text, encoding="utf-8")
+    box = Box(roots_of(class_name, work), tuple(texts))
+    return box, Checker(class_name, file, db, trace, lambda p: box.text(p, "check"), lambda p: box.resolve(p, "check"))
 
 
 def json_text(data: object) -> str:
@@ -186,23 +205,13 @@ def _stopped(box: Box) -> str:
 # %% ../nbs/12d_analyst.ipynb #edff7092
 def _stored(class_name, source, check, box, journal, result, llm, author, db, reason) -> Outcome:
     "Complete and store what passed the check"
-    data = check.complete(json.loads(box.text("work/analysis.json", "check")))
-    analysis, old = analysis_from_json(data), db.get(class_name) if class_name in db else None
-    refers = {r.class_name: tuple(n for n, _ in r.kwargs) for v in analysis.variants for k in v.kernels for f in k.cost for r in f.references}
-    missing = [n for n in refers if n not in db]
-    if check.trace is not None and check.trace.verification.get("status") in ("stale", "failed"):
-        reason = "the trace is in doubt itself"
-    elif check.trace is not None and not covered(analysis, check.trace):
-        reason = "no sizes fit the conditions of the trace, so nothing was compared"
-    checks = [Check("schema", True), Check("formulas and references", True), Check("source unchanged", True), Check("lines stand in the source", True),
-              Check("numbers equal the trace, per line, at sizes that were not shown", check.trace is not None and not reason, reason),
-              Check("every class it refers to has an analysis", not missing, ", ".join(missing))]
-    own = agent_record(class_name, db)
+    analysis, old = analysis_from_json(check.complete(json.loads(box.text("work/analysis.json", "check")))), db.get(class_name) if class_name in db else None
+    own, directory = agent_record(class_name, db), agent_directory(db)
+    checks = _checks(analysis, check, [], db, reason)
     analysis = replace(analysis, source=source, naming=(own and own.naming) or (old and old.naming) or name_record(class_name),
                        provenance={"method": "agent", "assistant_turns": author, "model": llm, "prompt": prompt_version(), "turns": result.turns,
                                    "journal": {"file": f"agent/{journal.path.name}", "sha256": journal.sha256}, "packages": versions()},
                        verification=verdict(checks, versions(), own.verification if own else None))
-    directory = agent_directory(db)
     directory.mkdir(parents=True, exist_ok=True)
     try:
         document = box.text("work/analysis.md", "check")
@@ -211,14 +220,24 @@ def _stored(class_name, source, check, box, journal, result, llm, author, db, re
     _write_text(directory / f"{class_name}.md", document)
     if journal.path != directory / journal.path.name:
         shutil.copyfile(journal.path, directory / journal.path.name)
-    db.put(analysis, directory)
-    if old is None or old.provenance.get("method") == "agent":
-        with _storing:
-            db.put(analysis)
-    return Outcome(class_name, analysis.verification["status"], result.why, result, tuple(refers.items()))
+    _put(analysis, db)
+    return Outcome(class_name, analysis.verification["status"], result.why, result, tuple(n for n in _referred(analysis) if n not in db))
 
 
-_storing = threading.Lock()
+def _put(analysis: Analysis, db: Database) -> None:
+    "Store a record of the agent: in the database where there is no other one, then, which says that it is done, beside its journal"
+    name = analysis.class_name
+    if name not in db or db.get(name).provenance.get("method") == "agent":
+        db.put(analysis)
+    db.put(analysis, agent_directory(db))
+
+
+def _referred(analysis: Analysis) -> dict:
+    "The classes that an analysis refers to, each with the names of the parameters that are passed"
+    found = {}
+    for r in (r for v in analysis.variants for k in v.kernels for f in k.cost or () for r in f.references):
+        found.setdefault(r.class_name, {}).update(dict.fromkeys(n for n, _ in r.kwargs))
+    return {name: tuple(passed) for name, passed in found.items()}
 
 
 def _write_text(path: Path, text: str) -> None:
@@ -227,36 +246,112 @@ def _write_text(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 # %% ../nbs/12d_analyst.ipynb #075335bd
+_RULES = {"schema": ("json", "schema", "document"), "formulas and references": ("formula", "reference", "sanity"), "lines stand in the source": ("source",),
+          "numbers equal the trace, per line, at sizes that were not shown": ("trace",)}
+
+
+def _checks(analysis: Analysis, check: Checker, problems: list, db: Database, reason: str) -> list[Check]:
+    "The checks of a record that the agent made; problems: what is wrong with it; reason: why there is no trace"
+    if check.trace is not None and check.trace.verification.get("status") in ("stale", "failed"):
+        reason = "the trace is in doubt itself"
+    elif check.trace is not None and not covered(analysis, check.trace):
+        reason = "no sizes fit the conditions of the trace, so nothing was compared"
+    wrong = {what: next((str(p) for p in problems if p.rule.partition(" ")[0] in rules), "") for what, rules in _RULES.items()}
+    *first, numbers = [Check(what, not text, text) for what, text in wrong.items()]
+    missing, unchanged = [n for n in _referred(analysis) if n not in db], not analysis.source or same_source(analysis.class_name, analysis.source)
+    return [*first[:2], Check("source unchanged", unchanged), *first[2:], Check(numbers.what, numbers.ok and check.trace is not None and not reason, numbers.detail or reason),
+            Check("every class it refers to has an analysis", not missing, ", ".join(missing))]
+
+
+def checks_of(class_name: str, db: Database) -> list[Check]:
+    "The checks of a record that the agent made, as things are now"
+    try:
+        file = locate(class_name).file
+    except SourceError as e:
+        return [Check("source unchanged", False, str(e))]
+    record, trace, path = agent_record(class_name, db), traced_analysis(class_name, db), agent_directory(db) / f"{class_name}.md"
+    data = {k: v for k, v in analysis_to_json(record).items() if k in agent_schema()["properties"]}
+    data |= {"variants": [{k: x for k, x in v.items() if k != "models"} for v in data["variants"]]} if "variants" in data else {}
+    with tempfile.TemporaryDirectory() as work:
+        texts = {"analysis.json": json_text(data), "analysis.md": path.read_text(encoding="utf-8") if path.is_file() else ""}
+        _, check = _workplace(class_name, file, db, trace[0], Path(work), texts)
+        return _checks(record, check, check(True), db, trace[1])
+
+
+def store_checks(class_name: str, checks: list[Check], db: Database) -> dict:
+    "Write the outcome of checks into a record that the agent made; gives what its `verification` is then"
+    record = agent_record(class_name, db)
+    found = verdict(checks, versions(), record.verification)
+    _put(replace(record, verification=found), db)
+    return found
+
+# %% ../nbs/12d_analyst.ipynb #b029463e
 def analyze_classes(names: list, send: Callable, db: Database, budget: Budget, recursive: bool = False, jobs: int = 4, **how) -> list[Outcome]:
-    "Have the agent analyze classes, and with `recursive` all that they refer to and the database lacks; `how`: as for analyze_class"
-    outcomes, waiting, force = {}, dict.fromkeys(names, ()), how.pop("force", False)
+    """Have the agent analyze classes, and with `recursive` all that they refer to and the database lacks; `how`: as for analyze_class.
+
+    Raises what analyze_class does for a single class, and AgentError where not one could be asked about; else a class that could not be
+    analyzed is an outcome, and the others go on.
+    """
+    outcomes, callers, waiting, force = {}, dict.fromkeys(names, ()), list(dict.fromkeys(names)), how.pop("force", False)
+    work = _work(send, db, budget, callers, names if force else (), len(waiting) == 1 and not recursive, how)
     while waiting:
-        now, waiting = waiting, {}
-        first, *rest = now.items()
-        work = lambda item: analyze_class(item[0], send, db, budget, callers=item[1], force=force and item[0] in names, **how)
-        asked_before = any(o.result for o in outcomes.values())
+        done, rest = [], waiting
+        while rest and not any(o.result for o in (*outcomes.values(), *done)):
+            done, rest = [*done, work(rest[0], first=True)], rest[1:]
         with ThreadPoolExecutor(max(1, jobs)) as pool:
-            done = [] if asked_before else [work(first)]
-            done += pool.map(work, now.items() if asked_before else rest)
-        for outcome in done:
-            outcomes[outcome.class_name] = outcome
-            for name, passed in (_lacking(outcome, db) if recursive else ()):
+            try:
+                done += pool.map(work, rest)
+            except BaseException as e:  # the threads end before this does
+                budget.stop(" ".join(str(e).split()) or "interrupted")
+                raise
+        outcomes |= {o.class_name: o for o in done}
+        waiting = []
+        for outcome in done if recursive else ():
+            for name, passed in _lacking(outcome, db).items():
                 if name not in outcomes:
-                    waiting[name] = tuple(dict.fromkeys((*waiting.get(name, ()), *passed)))
+                    waiting += [] if name in waiting else [name]
+                    callers[name] = tuple(dict.fromkeys((*callers.get(name, ()), *passed)))
+    for name, outcome in reversed(outcomes.items()):
+        if any(n in db for n in outcome.lacks):
+            outcomes[name] = work(name, again=True)
     return list(outcomes.values())
 
 
-def _lacking(outcome: Outcome, db: Database):
+def _work(send, db, budget, callers: dict, forced, single: bool, how: dict) -> Callable:
+    "What analyzes one of several classes: class name -> Outcome; after an error that hinders all, nobody is asked any more"
+    halted = []
+
+    def work(name: str, first: bool = False, again: bool = False) -> Outcome:
+        if halted:
+            return Outcome(name, "failed", f"not asked: {halted[0]}")
+        try:
+            return analyze_class(name, send, db, budget, callers=callers[name], force=again or name in forced, again=again, **how)
+        except (AgentError, JournalError, SourceError, DatabaseError) as e:
+            if single or first and isinstance(e, AgentError):
+                raise
+            halted.extend([str(e)] if isinstance(e, AgentError) else [])
+            return Outcome(name, "failed", str(e))
+
+    return work
+
+
+def _lacking(outcome: Outcome, db: Database) -> dict:
     "What an analysis refers to and the database lacks, with the parameters that are passed"
-    if outcome.status == "failed":
-        return
     record = db.get(outcome.class_name) if outcome.class_name in db else agent_record(outcome.class_name, db)
-    for v in record.variants:
-        for k in v.kernels:
-            for f in k.cost or ():
-                for r in f.references:
-                    if r.class_name not in db:
-                        yield r.class_name, tuple(n for n, _ in r.kwargs)
+    return {} if outcome.status == "failed" or record is None else {n: passed for n, passed in _referred(record).items() if n not in db}
+
+# %% ../nbs/12d_analyst.ipynb #d520c1da
+def model_class(model_type: str) -> str:
+    "The class that is a causal language model of this type in the installed transformers; empty where there is none"
+    try:
+        from transformers.models.auto.configuration_auto import model_type_to_module_name
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as causal
+        name, folder = causal[model_type], model_type_to_module_name(model_type)
+        found = f"transformers.models.{folder}.modeling_{folder}.{name if isinstance(name, str) else name[0]}"
+        locate(found)
+    except (ImportError, LookupError):
+        return ""
+    return found
 
 # %% ../nbs/12d_analyst.ipynb #d20d9d87
 API = "https://api.anthropic.com"
@@ -275,4 +370,4 @@ def client_of(base_url: str = "", api_key: str | None = None):
         import anthropic
     except ImportError:
         raise AgentError("the agent needs the package anthropic: pip install 'lm-predictor[agent]'") from None
-    return anthropic.Anthropic(api_key=key or "none", base_url=address.rstrip("/"), max_retries=0, timeout=600.0)
+    return anthropic.Anthropic(api_key=key or "none", base_url=address.rstrip("/"), max_retries=0, timeout=anthropic.Timeout(600.0, connect=10.0))

@@ -95,7 +95,9 @@ def parser() -> argparse.ArgumentParser:
     m.add_argument("cls", metavar="CLASS")
     m.add_argument("--model", default="", help="take the variant traced for this model")
     m.add_argument("--operators", action="store_true", help="show the ATen operators inside each line")
-    m.add_argument("--compare", action="store_true", help="the agent's analysis and the trace side by side, with the reason of each difference")
+    m.add_argument("--compare", action="store_true", help="the agent's analysis and the trace side by side, in numbers, with the reason of each difference")
+    m.add_argument("--case", help="with --compare: prefill, decode, extend (default), each with _b1 or _all")
+    m.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="with --compare: give a parameter a number (repeatable)")
     m.add_argument("--format", choices=("table", "json"), default="table")
     t = command("trace", "analyze a class or model from the installed source, and store it", _trace)
     t.add_argument("target", metavar="CLASS|MODEL")
@@ -111,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
         g.add_argument(f"--max-{name}", type=_count, metavar="N", help=f"stop after so many {what}")
     g.add_argument("--max-seconds", type=float, metavar="S", help="stop after so long")
     g.add_argument("--max-cost", type=float, metavar="X", help="stop after so much money; needs --price")
-    g.add_argument("--price", default="", metavar="IN,OUT", help="money per million input and output tokens")
+    g.add_argument("--price", default="", metavar="IN,OUT", help="money per million input and output tokens; IN,OUT,READ,WRITE with those of the provider's cache")
     v = command("verify", "check records against the model itself: torch's counter, runs without symbols, unchanged source", _verify)
     v.add_argument("target", nargs="?", metavar="CLASS|MODEL")
     v.add_argument("--all", action="store_true", help="every record: all presets, all classes")
@@ -291,12 +293,16 @@ def _module(args) -> int:
     from lm_predictor.database import Database
     from lm_predictor.schema import analysis_to_json, cost_to_json
     db = Database()
+    if not args.compare and (args.case or args.set):
+        raise UsageError("--case and --set go with --compare; formulas with numbers in them: `lm-predictor expand`")
+    if args.compare and args.format == "json":
+        raise UsageError("--compare is a table; leave out --format json")
     analysis = db.get(db.resolve(args.cls))
     if args.format == "json":
         print(json.dumps(analysis_to_json(analysis), indent=1))
         return 0
     if args.compare:
-        return _compare(analysis.class_name, db, args.model)
+        return _compare(analysis.class_name, db, args.model, args.case or "extend", args.set)
     variant = analysis.variant(_variant_id(db, args.model))
     source = analysis.source or {}
     title = f"{analysis.class_name}\n{source.get('file', 'source unknown')}:{source.get('line_start', '')}-{source.get('line_end', '')}  {source.get('package', '')} {source.get('version', '')}"
@@ -325,24 +331,31 @@ def _brief(formula) -> str:
     return re.sub(r"\$\{(?:\w+\.)*(\w+)\}", r"\1", str(formula))
 
 
-def _expand(args) -> int:
-    from lm_predictor.database import Database
-    from lm_predictor.expand import ExpandError, cost_of, expand
-    from lm_predictor.schema import CASE_NAMES, kernel_to_json
-    if args.case not in CASE_NAMES:
+def _workload(case: str, settings: list) -> tuple[dict, dict]:
+    "What --set gives (name -> text of a formula), and what a case fixes; raises UsageError"
+    from lm_predictor.schema import CASE_NAMES
+    if case not in CASE_NAMES:
         usual = [n for n in CASE_NAMES if not n.endswith(("_short", "_over", "_past"))]
-        raise UsageError(f"unknown case {args.case!r}; it is one of {', '.join(usual)}, and _short, _over or _past of these where a model has them")
-    given, fixed = {}, {"cache_len": "0"} if args.case.startswith("prefill") else {"seq_len": "1"} if args.case.startswith("decode") else {}
-    fixed |= {"batch_size": "1"} if args.case.endswith("_b1") else {}
-    for text in args.set:
+        raise UsageError(f"unknown case {case!r}; it is one of {', '.join(usual)}, and _short, _over or _past of these where a model has them")
+    given, fixed = {}, {"cache_len": "0"} if case.startswith("prefill") else {"seq_len": "1"} if case.startswith("decode") else {}
+    fixed |= {"batch_size": "1"} if case.endswith("_b1") else {}
+    for text in settings:
         name, eq, value = (part.strip() for part in text.partition("="))
         if not eq:
             raise UsageError(f"--set takes NAME=VALUE, got {text!r}")
         if value.lstrip("-").replace(".", "").isdigit() and (not value.isdigit() or int(value) < (0 if name in ("cache_len", "bias") else 1)):
             raise UsageError(f"--set {name} takes a whole number of at least 1 or a formula, got {value!r}")
         if fixed.get(name, value) != value:
-            raise UsageError(f"case {args.case} has {name} {fixed[name]}, not {value}")
+            raise UsageError(f"case {case} has {name} {fixed[name]}, not {value}")
         given[name] = value
+    return given, fixed
+
+
+def _expand(args) -> int:
+    from lm_predictor.database import Database
+    from lm_predictor.expand import ExpandError, cost_of, expand
+    from lm_predictor.schema import kernel_to_json
+    given, fixed = _workload(args.case, args.set)
     db = Database()
     name = db.resolve(args.cls)
     given |= {n: v for n, v in fixed.items() if n in db.get(name).names()}
@@ -453,7 +466,7 @@ class _Watch:
 
 
 def _agent(args) -> int:
-    from lm_predictor.analyst import LLM, already, analyze_classes, client_of
+    from lm_predictor.analyst import LLM, agent_directory, already, analyze_classes, client_of
     from lm_predictor.agent import sdk_send
     from lm_predictor.database import Database
     from lm_predictor.source import locate
@@ -462,27 +475,35 @@ def _agent(args) -> int:
     if args.jobs < 1:
         raise UsageError(f"--jobs must be at least 1, got {args.jobs}")
     db, budget = Database(), _budget(args)
-    names = _needed(args.model, db) if args.model else [_resolved(args.cls, db)]
+    names, recursive = _needed(args.model, db) if args.model else ([_resolved(args.cls, db)], False)
+    recursive = recursive or args.recursive
     kept = {} if args.force else {n: why for n in names if (why := already(n, db))}
     for name, why in kept.items():
         print(f"{name}: {why}; nothing to do (--force analyzes it again)")
-    todo = [n for n in names if n not in kept or args.recursive]
+    todo = [n for n in names if n not in kept or recursive]
     if not todo or all(n in kept for n in todo) and not _lacks(todo, db):
         return 0
-    for name in todo:
+    for name in todo if args.cls else ():
         locate(name)
-    send, watch = sdk_send(client_of(args.base_url)), _Watch()
+    send, watch = sdk_send(client_of(args.base_url), budget=budget), _Watch()
     try:
-        outcomes = analyze_classes(todo, send, db, budget, args.recursive, args.jobs, llm=args.llm or LLM, force=args.force, show=watch)
+        outcomes = analyze_classes(todo, send, db, budget, recursive, args.jobs, llm=args.llm or LLM, force=args.force, show=watch)
     finally:
         watch.stop()
     for o in outcomes:
-        if o.result:
-            spent = f"{o.result.turns} turns, {o.result.tokens:,} tokens" + (f", cost {o.result.cost:.4g}" if budget.prices else "")
-            print(f"{o.class_name}: {o.status}, {spent}" + (f"; {o.why}" if o.status == "failed" else ""))
-    from lm_predictor.analyst import agent_directory
+        if o.status != "kept":
+            print(_said(o, db, bool(budget.prices)))
     print(f"records, documents and journals are in {agent_directory(db)}")
     return 2 if any(o.status == "failed" for o in outcomes) else 0
+
+
+def _said(outcome, db, priced: bool) -> str:
+    "One line about what became of a class"
+    from lm_predictor.analyst import agent_record
+    r = outcome.result
+    spent = f", {r.turns} turns, {r.tokens:,} tokens" + (f", cost {r.cost:.4g}" if priced else "") if r else ""
+    why = outcome.why if outcome.status == "failed" else "; ".join(agent_record(outcome.class_name, db).verification.get("failed", ()))
+    return f"{outcome.class_name}: {outcome.status}{spent}" + (f"; {why}" if why else "")
 
 
 def _budget(args):
@@ -491,11 +512,11 @@ def _budget(args):
     if args.price:
         try:
             amounts = [float(x) for x in args.price.split(",")]
-            given["prices"] = dict(zip(("input", "output"), amounts))
-            if len(amounts) != 2 or min(amounts) < 0 or not all(map(math.isfinite, amounts)):
+            given["prices"] = dict(zip(("input", "output", "cache_read", "cache_write"), amounts))
+            if len(amounts) not in (2, 4) or min(amounts) < 0 or not all(map(math.isfinite, amounts)):
                 raise ValueError
         except ValueError:
-            raise AgentError(f"--price takes two amounts such as 3,15, got {args.price!r}") from None
+            raise AgentError(f"--price takes two amounts such as 3,15, got {args.price!r}; two more are those of cached input, read and written") from None
     return Budget(**given)
 
 
@@ -513,11 +534,21 @@ def _resolved(name: str, db) -> str:
             raise (missing if _is_class(name) else unknown) from None
 
 
-def _needed(model: str, db) -> list[str]:
-    "The classes that a model executes"
-    from lm_predictor.model import find_record, load_config
-    record = find_record(load_config(model)[1], db, _Progress("tracing"))
-    return list(dict.fromkeys(c.class_name for case in record.cases for c in record.graph(case).calls))
+def _needed(model: str, db) -> tuple[list[str], bool]:
+    "The classes that a model executes; where it cannot be traced, the model's own class, and that what it refers to is still to be found"
+    from lm_predictor.analyst import model_class
+    from lm_predictor.model import ModelError, check_numbers, find_record, load_config
+    config = load_config(model)[1]
+    check_numbers(config)
+    try:
+        record = find_record(config, db, _Progress("tracing"))
+    except ModelError as e:
+        untraced = e.__cause__ is not None or "tracing it needs" in str(e)
+        if not untraced or not (name := model_class(config["model_type"])):
+            raise
+        print(f"{e}; starting from {name}", file=sys.stderr)
+        return [name], True
+    return list(dict.fromkeys(c.class_name for case in record.cases for c in record.graph(case).calls)), False
 
 
 def _lacks(names: list, db) -> bool:
@@ -529,10 +560,25 @@ def _lacks(names: list, db) -> bool:
         return True
 
 
-def _compare(name: str, db, model: str) -> int:
+def _compared_at(variant, agent, case: str, settings: list) -> tuple[list, dict]:
+    "The names that --set gives, and numbers of all symbols that fit them, the case and the variant; raises UsageError"
+    from lm_predictor.check import sizes_for
+    names, (given, fixed) = variant.names() | agent.names(), _workload(case, settings)
+    for name, value in given.items():
+        if name not in names:
+            raise UsageError(f"--set {name}: neither analysis has it; they have {', '.join(sorted(names))}")
+        if not value.isdigit():
+            raise UsageError(f"--set {name}: a comparison takes a whole number, got {value!r}")
+    flags = {n: 1 for k in variant.kernels for c in k.when for n in c.names} | {"use": 0}
+    values = sizes_for(names, variant.assumptions, case, flags | {n: int(v) for n, v in {**fixed, **given}.items()})
+    if values is None:
+        raise UsageError(f"no numbers fit {', '.join(f'{n}={v}' for n, v in given.items()) or 'this case'} and the conditions of the trace: {', '.join(variant.assumptions)}")
+    return list(given), values
+
+
+def _compare(name: str, db, model: str, case: str, settings: list) -> int:
     "The agent's record and the trace's, line by line, in numbers"
     from lm_predictor.analyst import agent_record, traced_analysis
-    from lm_predictor.check import sizes_for
     from lm_predictor.compare import compare
     agent = agent_record(name, db)
     if agent is None:
@@ -541,14 +587,13 @@ def _compare(name: str, db, model: str) -> int:
     if trace is None:
         raise UsageError(f"{name} has no trace to compare with: {why}")
     variant = trace.variant(_variant_id(db, model))
-    flags = {n: 1 for k in variant.kernels for c in k.when for n in c.names} | {"use": 0}
-    values = sizes_for(variant.names() | agent.names(), variant.assumptions, "extend", flags)
-    rows = compare(agent, trace, db, values, "extend", variant)
+    given, values = _compared_at(variant, agent, case, settings)
+    rows = compare(agent, trace, db, values, case, variant)
     shown = lambda figures, m: "" if figures is None else f"{figures[m]:,}"
     cells = [[r.line, r.code.splitlines()[0], *(shown(figures, m) for m in (0, 2, 3) for figures in (r.agent, r.trace)), "; ".join(r.notes) or "same"] for r in rows]
-    at = ", ".join(f"{n} {values[n]}" for n in sorted(variant.names()) if n in values)
+    at = ", ".join(f"{n} {values[n]}" for n in sorted({*variant.names(), *given}) if n in values)
     columns = [("line", "right"), ("code", "left")] + [(f"{figure} {who}", "right") for figure in ("FLOPs", "read", "written") for who in ("agent", "trace")] + [("difference", "left")]
-    _table(columns, cells, f"{name}\nagent: {agent.provenance.get('model', '')} ({agent.verification.get('status', 'unverified')})\nin numbers, at {at}")
+    _table(columns, cells, f"{name}\nagent: {agent.provenance.get('model', '')} ({agent.verification.get('status', 'unverified')})\nin case {case}, in numbers, at {at}")
     return 0
 
 # %% ../nbs/17_cli.ipynb #c543b19a
@@ -564,7 +609,7 @@ def _verify(args) -> int:
     db = Database()
     if args.target and _is_class(args.target):
         name = args.target if args.target in db else db.resolve(args.target)
-        return _conclude({}, {name: prove_class(name, db)}, db, args.all)
+        return _conclude({}, {} if _by_agent(name, db) else {name: prove_class(name, db)}, db, args.all, [name] if _by_agent(name, db) else [])
     todo, models, classes = subjects(db) if args.all else [_subject(args.target, db, args.trust_remote_code)], {}, {}
     kept = Kept(db) if args.all else None
     if kept:
@@ -581,8 +626,9 @@ def _verify(args) -> int:
             for name, checks in outcome.classes.items():
                 classes.setdefault(name, {})[outcome.record_id] = checks
     if args.all:
-        classes |= {name: {} for name in db.names() if name not in classes}
-    status = _conclude(models, classes, db, args.all)
+        own = [name for name in db.names() if name not in classes and _by_agent(name, db)]
+        classes |= {name: {} for name in db.names() if name not in classes and name not in own}
+    status = _conclude(models, classes, db, args.all, own if args.all else [])
     if kept is not None:
         kept.clear()
     return status
@@ -606,11 +652,23 @@ def _print_checks(checks: list, more: int = 0) -> None:
         print(f"  and {more} more")
 
 
-def _conclude(models: dict, classes: dict, db, everything: bool) -> int:
-    "Write the outcomes into the records, print those of the classes and the sum; gives the exit status"
+def _by_agent(name: str, db) -> bool:
+    "Whether the record in use is the agent's, which no model was traced for; a broken one is not"
+    from lm_predictor.analyst import agent_record
+    try:
+        return db.get(name).provenance.get("method") == "agent" and agent_record(name, db) is not None
+    except (LookupError, ValueError):
+        return False
+
+
+def _conclude(models: dict, classes: dict, db, everything: bool, own: list = ()) -> int:
+    "Write the outcomes into the records, print those of the classes and the sum; own: classes whose records the agent made; gives the exit status"
+    from itertools import chain
+    from lm_predictor.analyst import checks_of, store_checks
     from lm_predictor.proof import conclusions
     counts, notes, broken = {}, [], 0
-    for name, checks, verification, note in conclusions(models, classes, db):
+    agents = ((n, checks, store_checks(n, checks, db), "") for n in own for checks in [checks_of(n, db)])
+    for name, checks, verification, note in chain(conclusions(models, classes, db), agents):
         status = verification["status"]
         counts[status] = counts.get(status, 0) + 1
         notes += [note] if note else []
