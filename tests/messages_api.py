@@ -2,6 +2,7 @@
 import json
 import re
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 KEY = "test-key"
@@ -9,10 +10,12 @@ KEY = "test-key"
 
 class Api:
     """Serves scripted answers. `answers`: class name -> list of messages; which one is due follows from the request alone,
-    by the number of assistant turns in it. `faults`: what happens to the next requests instead, in order."""
+    by the number of assistant turns in it. `faults`: what happens to the next requests instead, in order.
+    `delay`: seconds before each answer; `peak`: requests that were answered at the same time, at most."""
 
-    def __init__(self, answers, faults=(), model="claude-opus-5-5"):
+    def __init__(self, answers, faults=(), model="claude-opus-5-5", delay=0.0):
         self.answers, self.faults, self.model, self.requests, self.lock = answers, list(faults), model, [], threading.Lock()
+        self.delay, self.peak, self.now = delay, 0, 0
         handler = type("Handler", (_Handler,), {"api": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
@@ -53,6 +56,12 @@ class _Handler(BaseHTTPRequestHandler):
             return self.fail(404, "not_found_error", f"model: {request['model']}")
         if isinstance(fault, tuple):
             return self.fail(*fault)
+        with api.lock:
+            api.now += 1
+            api.peak = max(api.peak, api.now)
+        time.sleep(api.delay)
+        with api.lock:
+            api.now -= 1
         message = {"id": "msg_1", "type": "message", "role": "assistant", "model": api.model, "stop_sequence": None, **api.due(request)}
         if not request.get("stream"):
             return self.send(200, json.dumps(message).encode(), "application/json")
@@ -70,20 +79,25 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def stream(self, message, fault):
-        "Server-sent events; fault: `short` ends early, `broken` breaks a chunk, `error` sends an error event, `empty` sends nothing"
+        "Server-sent events; fault: `short` ends early, `broken` breaks a chunk, `error` sends an error event, `empty` sends nothing, `slow` takes its time"
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.send_header("connection", "close")
         self.end_headers()
         events = list(_events(message))
-        if fault:
+        if fault and fault != "slow":
             events = [] if fault == "empty" else events[:max(2, len(events) // 2)]
         if fault == "error":
             events.append({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
         for event in events:
             data = f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            try:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                self.wfile.flush()
+            except OSError:  # whoever asked has hung up
+                return
+            time.sleep(0.2 if fault == "slow" else 0)
         self.close_connection = True
         if fault == "broken":
             self.wfile.write(b"ffff\r\nevent: cont")

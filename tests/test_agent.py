@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from lm_predictor.agent import AgentError, Budget, replay_send, sdk_send
 from lm_predictor.analyst import agent_directory, agent_record, analyze_class, analyze_classes
 from lm_predictor.database import Database
-from lm_predictor.journal import Journal, read_rows
+from lm_predictor.journal import Journal, JournalError, alone, read_rows
 from lm_predictor.prompt import PLACEHOLDER, instructions, task_text
 from lm_predictor.schema import analysis_from_json
 from lm_predictor.source import locate
@@ -56,12 +58,13 @@ def db(tmp_path, monkeypatch):
     return Database(tmp_path / "db")
 
 
-def ask(answers, db, faults=(), stream=True, key=KEY, model=MODEL, name=NORM, waits=None, **budget):
+def ask(answers, db, faults=(), stream=True, key=KEY, model=MODEL, name=NORM, waits=None, budget=None, **limits):
     "Analyze a class through the real client; gives (outcome, server)"
+    budget = budget or Budget(**limits)
     with Api({name: answers} if isinstance(answers, list) else answers, faults) as api:
         client = anthropic.Anthropic(api_key=key, base_url=api.url, max_retries=0)
-        send = sdk_send(client, stream=stream, wait=(waits if waits is not None else []).append)
-        return analyze_class(name, send, db, Budget(**budget), model, force=True), api
+        send = sdk_send(client, stream=stream, wait=(waits if waits is not None else []).append, budget=budget)
+        return analyze_class(name, send, db, budget, model, force=True), api
 
 
 def trail(db, name=NORM):
@@ -251,6 +254,51 @@ def test_rate_limit(db):
     assert outcome.status == "verified" and waits == [60.0, 60.0]
 
 
+def test_rate_limit_for_ever(db):
+    "The wait that the server asks for is told; all waits together are bounded"
+    waits, limit = [], (429, "rate_limit_error", "slow down", [("retry-after", "1" + "0" * 400)])
+    with pytest.raises(AgentError, match=r"^the API answers 429 after 5 attempts: slow down \(it asks to wait inf s\)$"):
+        ask(recorded(NORM), db, faults=[limit] * 9, waits=waits)
+    assert waits == [60.0] * 4
+
+
+def test_time_is_over_before_a_wait(db):
+    "A wait beyond the limit of time is not begun, and the conversation goes on when there is more"
+    limit, start = (429, "rate_limit_error", "slow down", [("retry-after", "30")]), time.monotonic()
+    with Api({NORM: recorded(NORM)}, faults=[None, limit]) as api:
+        budget = Budget(max_seconds=25)
+        outcome = analyze_class(NORM, sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url), budget=budget), db, budget, MODEL, force=True)
+        assert outcome.status == "failed" and outcome.why.startswith("the budget is used up: the server asks to wait 30 s, of 25 seconds 2") and time.monotonic() - start < 15
+        assert analyze_class(NORM, sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url)), db, Budget(), MODEL, force=True).status == "verified"
+        assert len(api.requests) == 2 + len(recorded(NORM)) - 1
+
+
+@pytest.mark.parametrize("stream, delay", [(True, 0.0), (False, 30.0)], ids=["stream", "whole"])
+def test_time_is_over_in_an_answer(stream, delay, db):
+    "A slow answer does not hold a run beyond its time; what it had read is counted"
+    budget, start = Budget(max_seconds=1.5), time.monotonic()
+    with Api({NORM: recorded(NORM)}, faults=["slow"] * 9, delay=delay) as api:
+        send = sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url), stream=stream, budget=budget)
+        outcome = analyze_class(NORM, send, db, budget, MODEL, force=True)
+    assert outcome.status == "failed" and outcome.why == "the budget is used up: 2 of 1.5 seconds" and time.monotonic() - start < 10
+    assert budget.tokens >= 1000 * stream and [next(iter(row)) for row in trail(db)][:2] == ["head", "user"]
+
+
+def test_what_broke_off_is_counted(db):
+    budget = Budget()
+    outcome, _ = ask(recorded(NORM), db, faults=["short", "broken"], budget=budget)
+    assert outcome.status == "verified" and budget.tokens == outcome.result.tokens + 2 * 1000
+
+
+def test_interrupted(db):
+    "A run that is stopped asks nothing more, and a wait ends"
+    with Api({NORM: recorded(NORM)}, faults=[(429, "rate_limit_error", "slow down", [("retry-after", "50")])]) as api:
+        budget, start = Budget(), time.monotonic()
+        threading.Timer(2.0, lambda: budget.stop("interrupted")).start()
+        outcome = analyze_class(NORM, sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url), budget=budget), db, budget, MODEL, force=True)
+    assert outcome.why == "the budget is used up: interrupted" and time.monotonic() - start < 10 and len(api.requests) == 1
+
+
 def test_server_errors(db):
     waits = []
     outcome, _ = ask(recorded(NORM), db, faults=[(500, "api_error", "oops"), (529, "overloaded_error", "busy"), (503, "api_error", "gone")], waits=waits)
@@ -279,15 +327,28 @@ def test_invalid_arguments(db):
         assert text in said(db)
 
 
-def test_escapes(db, tmp_path):
-    "By .., by an absolute path, to another root, a write to the library: refused, and nothing is read or written"
+def package_with(folder, monkeypatch, package, module, text):
+    "An importable package of one module; gives its directory"
+    (folder / package).mkdir()
+    (folder / package / "__init__.py").write_text("")
+    (folder / package / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder / package
+
+
+def test_escapes(db, tmp_path, monkeypatch):
+    "By a symlink, by .., by an absolute path, to another root, a write to the library: refused, and nothing is read or written"
     secret = tmp_path / "secret.md"
     secret.write_text("the secret")
-    calls = [("read", {"path": str(secret)}), ("read", {"path": "work/../../secret.md"}), ("read", {"path": "/etc/passwd"}), ("write", {"path": "work/../out.md", "content": "x"}),
+    package = package_with(tmp_path, monkeypatch, "linkedpkg", "evil", EVIL)
+    (package / "link.py").symlink_to(secret)
+    (package / "up").symlink_to(tmp_path)
+    calls = [("read", {"path": "linkedpkg/link.py"}), ("read", {"path": "linkedpkg/up/secret.md"}), ("write", {"path": "linkedpkg/up/new.md", "content": "x"}), ("read", {"path": str(secret)}), ("read", {"path": "work/../../secret.md"}), ("read", {"path": "/etc/passwd"}), ("write", {"path": "work/../out.md", "content": "x"}),
              ("write", {"path": "transformers/new.md", "content": "x"}), ("write", {"path": "work/run.py", "content": "x"}), ("write", {"path": "work/schema.json", "content": "{}"})]
-    outcome, _ = ask([turn(*calls), *recorded(NORM)], db)
-    results = trail(db)[3]["user"]
-    assert outcome.status == "verified" and len(results) == 7 and all(r["is_error"] for r in results) and "the secret" not in said(db) and "root:" not in said(db)
+    name = "linkedpkg.evil.Evil"
+    outcome, _ = ask([turn(*calls), turn(stop="refusal")], db, name=name)
+    results = trail(db, name)[3]["user"]
+    assert outcome.why == "the model refused" and len(results) == 10 and not (tmp_path / "new.md").exists() and not (tmp_path / "out.md").exists() and all(r["is_error"] for r in results) and "the secret" not in said(db, name) and "root:" not in said(db, name)
 
 
 EVIL = '''
@@ -308,10 +369,7 @@ class Evil(nn.Module):
 
 def test_source_that_gives_orders(db, tmp_path, monkeypatch):
     "A comment reaches the model as the result of a tool, nowhere else; an agent that obeys it is found out by the trace"
-    (tmp_path / "evilpkg").mkdir()
-    (tmp_path / "evilpkg/__init__.py").write_text("")
-    (tmp_path / "evilpkg/evil.py").write_text(EVIL)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    package_with(tmp_path, monkeypatch, "evilpkg", "evil", EVIL)
     name = "evilpkg.evil.Evil"
     n = "batch_size*seq_len*width"
     good = {"kernel_type": "basic", "operation": "mul", "analysis": "one product per element", "line": 13, "code": "return self.weight * x", "flops": n, "matmul_flops": "0",
@@ -331,10 +389,7 @@ def test_source_that_gives_orders(db, tmp_path, monkeypatch):
 
 def test_cannot_be_traced(db, tmp_path, monkeypatch):
     "Without a trace only sanity is checked, and the record is unverified"
-    (tmp_path / "kernelpkg").mkdir()
-    (tmp_path / "kernelpkg/__init__.py").write_text("")
-    (tmp_path / "kernelpkg/fused.py").write_text(EVIL.replace("import torch\n", "import torch\nimport package_that_is_not_there\n", 1).replace("Evil", "Fused"))
-    monkeypatch.syspath_prepend(str(tmp_path))
+    package_with(tmp_path, monkeypatch, "kernelpkg", "fused", EVIL.replace("import torch\n", "import torch\nimport package_that_is_not_there\n", 1).replace("Evil", "Fused"))
     name, n = "kernelpkg.fused.Fused", "batch_size*seq_len*width"
     good = {"kernel_type": "basic", "operation": "mul", "analysis": "one product per element", "line": 14, "code": "return self.weight * x", "flops": n, "matmul_flops": "0",
             "memory_access": {"read": f"{n}*a_bytes + width*w_bytes", "write": f"{n}*a_bytes"}}
@@ -447,14 +502,19 @@ def test_eight_at_once(db):
     assert abs(budget.cost - budget.turns * (1000 * 3 + 200 * 15) / 1e6) < 1e-9
 
 
-@pytest.mark.parametrize("limit, why", [({"max_turns": 7}, "7 of 7 turns"), ({"max_tokens": 6000, "max_output": 400}, "of 6000 tokens"),
-                                        ({"max_cost": 0.03, "prices": {"input": 3, "output": 15}}, "of 0.03 of cost"), ({"max_seconds": 1e-9}, "seconds")])
+def greedy(answers):
+    "Answers that use nearly all that they may: 20 000 tokens in, 400 out"
+    return {n: [a | {"usage": {"input_tokens": 20_000, "output_tokens": 400}} for a in rows] for n, rows in answers.items()}
+
+
+@pytest.mark.parametrize("limit, why", [({"max_turns": 7}, "7 of 7 turns"), ({"max_tokens": 250_000, "max_output": 400}, " of 250000 tokens"),
+                                        ({"max_cost": 0.8, "max_output": 400, "prices": {"input": 3, "output": 15}}, " of 0.8 of cost"), ({"max_seconds": 1e-9}, "seconds")])
 def test_eight_over_a_small_budget(limit, why, db):
     "Nobody spends beyond it; what is there stays, and goes on with more"
     names = MANY[:8]
-    answers = {n: norm_answers(n) if n.endswith("RMSNorm") else recorded(n) for n in names}
+    answers = greedy({n: norm_answers(n) if n.endswith("RMSNorm") else recorded(n) for n in names})
     budget = Budget(**limit)
-    with Api(answers) as api:
+    with Api(answers, delay=0.05) as api:
         send = sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url))
         outcomes = analyze_classes(names, send, db, budget, jobs=8, llm=MODEL, force=True)
         failed = [o for o in outcomes if o.status == "failed"]
@@ -462,6 +522,8 @@ def test_eight_over_a_small_budget(limit, why, db):
         if "max_turns" in limit:
             assert len(api.requests) == 7
         asked = len(api.requests)
+        assert budget.turns <= budget.max_turns and budget.tokens <= budget.max_tokens and budget.cost <= (budget.max_cost or 0)
+        assert "max_seconds" in limit or asked >= 7 and api.peak > 1  # what there is, is used, side by side
         again = analyze_classes([o.class_name for o in failed], send, db, Budget(), jobs=8, llm=MODEL, force=True)
         assert all(o.status == "verified" for o in again)
         assert len(api.requests) == sum(len(answers[n]) for n in names) and asked < len(api.requests)
@@ -480,11 +542,116 @@ def test_recursive(db, tmp_path):
     small = Database(tmp_path / "db", shipped)
     with Api({MLP: recorded(MLP), LINEAR: recorded(LINEAR)}) as api:
         outcomes = analyze_classes([MLP], sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url)), small, Budget(), recursive=True, llm=MODEL)
-    assert [o.class_name for o in outcomes] == [MLP, LINEAR] and outcomes[1].status == "verified"
+    assert [o.class_name for o in outcomes] == [MLP, LINEAR] and [o.status for o in outcomes] == ["verified"] * 2  # MLP was checked again with Linear
+    assert len(api.requests) == len(recorded(MLP)) + len(recorded(LINEAR)) and agent_record(MLP, small).verification["status"] == "verified"
     from lm_predictor.expand import expand
     assert expand(MLP, small) and small.get(LINEAR).provenance["method"] == "agent"
     task = next(r["messages"][0]["content"] for r in api.requests if LINEAR in r["messages"][0]["content"][:80])
     assert "in_features" in task
+
+
+LAYERS = '''
+import torch
+import package_that_is_not_there
+from torch import nn
+
+class Scale(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return self.weight * x
+
+class Twice(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first = Scale(width)
+
+    def forward(self, x):
+        return self.first(x)
+'''
+
+
+def layers(package):
+    "JSON of the two classes of LAYERS; Twice passes `size` to Scale, which has `width`"
+    n = "batch_size*seq_len*width"
+    parameter = [{"name": "width", "meaning": "width", "origin": "constructor argument width"}]
+    scale = {"kernel_type": "basic", "operation": "mul", "analysis": "one product per element", "line": 12, "code": "return self.weight * x", "flops": n, "matmul_flops": "0",
+             "memory_access": {"read": f"{n}*a_bytes + width*w_bytes", "write": f"{n}*a_bytes"}}
+    call = f"${{{package}.layers.Scale}}(batch_size=batch_size, seq_len=seq_len, size=width)"
+    twice = scale | {"kernel_type": "composite", "line": 20, "code": "return self.first(x)", "flops": call, "matmul_flops": call, "memory_access": {"read": call, "write": call}}
+    return [{"class_name": f"{package}.layers.{name}", "parameters": parameter, "kernels": [kernel]} for name, kernel in (("Scale", scale), ("Twice", twice))]
+
+
+def test_callers_are_checked_again(db, tmp_path, monkeypatch):
+    "Without a trace: a reference to a class that had no record is compared with the record it gets, and what does not fit goes back to the model"
+    package_with(tmp_path, monkeypatch, "stackpkg", "layers", LAYERS)
+    scale, twice = layers("stackpkg")
+    fitting = json.loads(json.dumps(twice).replace("size=width)", "width=width)"))
+    budget = Budget()
+    with Api({twice["class_name"]: [turn(NOTES, put(twice)), turn(), turn(put(fitting)), turn()], scale["class_name"]: [turn(NOTES, put(scale)), turn()]}) as api:
+        send = sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url), budget=budget)
+        outcomes = analyze_classes([twice["class_name"]], send, db, budget, recursive=True, llm=MODEL)
+    name = twice["class_name"]
+    assert [(o.class_name.rpartition(".")[2], o.status) for o in outcomes] == [("Twice", "unverified"), ("Scale", "unverified")]
+    assert [next(iter(row)) for row in trail(db, name)].count("end") == 2 and "Scale" in said(db, name) and "size" in said(db, name)
+    assert budget.turns == len(api.requests) == 6 and db.get(name).verification["failed"] == agent_record(name, db).verification["failed"]
+    assert [f.partition(":")[0] for f in db.get(name).verification["failed"]] == ["numbers equal the trace, per line, at sizes that were not shown"]  # no class is missing any more
+
+
+def test_callers_that_stay_wrong(db, tmp_path, monkeypatch):
+    "The record that was stored before says what is wrong with it"
+    package_with(tmp_path, monkeypatch, "stuckpkg", "layers", LAYERS)
+    scale, twice = layers("stuckpkg")
+    with Api({twice["class_name"]: [turn(NOTES, put(twice)), turn()], scale["class_name"]: [turn(NOTES, put(scale)), turn()]}) as api:
+        send = sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url))
+        outcomes = analyze_classes([twice["class_name"]], send, db, Budget(max_repairs=2), recursive=True, llm=MODEL)
+    assert outcomes[0].status == "failed" and outcomes[0].why.startswith("still wrong after 2 repairs: $.kernels[0].flops: ") and "size" in outcomes[0].why
+    found = db.get(twice["class_name"]).verification
+    assert found["status"] == "unverified" and found["failed"][0].startswith("formulas and references: $.kernels[0].flops: ")
+
+
+def test_one_class_fails_the_others_go_on(db):
+    "A class that is not there or in another's hands is an outcome; an error that hinders all is said once and stops the asking"
+    mistral = MANY[1]
+    with Api({n: norm_answers(n) for n in MANY[:4]}) as api, alone(agent_directory(db) / f"{mistral}.jsonl"):
+        send = sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url))
+        outcomes = analyze_classes([NORM + "X", *MANY[:3]], send, db, Budget(), llm=MODEL, force=True)
+        assert [o.status for o in outcomes] == ["failed", "verified", "failed", "verified"]
+        assert outcomes[0].why.startswith("no class 'LlamaRMSNormX'") and outcomes[2].why == f"{mistral} is being analyzed by another process; wait for it to end"
+    broke = (402, "billing_error", "no credit")
+    with Api({n: norm_answers(n) for n in MANY[:6]}, faults=[None, None, broke, broke, broke]) as api:
+        send = sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url))
+        outcomes = analyze_classes(MANY[:6], send, db, Budget(), jobs=1, llm=MODEL, force=True)
+        assert [o.status for o in outcomes] == ["verified"] + ["failed"] * 5 and len(api.requests) == 3
+        assert outcomes[1].why == "the account has no credit (402): no credit" and outcomes[5].why == "not asked: the account has no credit (402): no credit"
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from lm_predictor.journal import alone
+with alone(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_processes(db):
+    "The second one on a class says so in one line and touches nothing; when the first is killed, the class is free"
+    path = agent_directory(db) / f"{NORM}.jsonl"
+    child = subprocess.Popen([sys.executable, "-c", HOLDER, str(path), str(ROOT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "held\n"
+        with pytest.raises(JournalError, match=f"^{NORM} is being analyzed by another process; wait for it to end$"):
+            ask(recorded(NORM), db)
+        assert not path.exists()
+    finally:
+        child.kill()
+        child.communicate()
+    assert ask(recorded(NORM), db)[0].status == "verified" and sorted(p.suffix for p in agent_directory(db).iterdir()) == [".json", ".jsonl", ".md"]
 
 
 # replay
