@@ -367,7 +367,7 @@ def sdk_send(
                 if budget and not budget.seconds_left:
                     budget.check()
                 if again is None or attempt == retries:
-                    raise AgentError(sentence(e, request["model"], str(client.base_url), attempt)) from None
+                    raise AgentError(sentence(e, request["model"], str(client.base_url).rstrip("/"), attempt)) from None
                 (wait or (budget.pause if budget else time.sleep))(min(longest_wait, max(again, 0.5 * 2**attempt)))
 
     return send

@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
+import urllib.parse
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -358,14 +360,27 @@ API = "https://api.anthropic.com"
 LLM = "claude-opus-5-5"
 
 
+def _names_server(address: str) -> bool:
+    "Whether an address has a host, a port that can be, and nothing after its path"
+    try:
+        parts = urllib.parse.urlsplit(address)
+        return bool(parts.hostname) and parts.port != 0 and not re.search(r"[\s?#]", address)
+    except ValueError:
+        return False
+
+
 def client_of(base_url: str = "", api_key: str | None = None):
     "A client of the Messages API; raises AgentError when there is no key, or the SDK is not installed"
     address = base_url or os.environ.get("ANTHROPIC_BASE_URL") or API
     key = api_key or os.environ.get("ANTHROPIC_API_KEY") or ""
     if not key and address == API:
         raise AgentError("the agent needs ANTHROPIC_API_KEY in the environment (or --base-url of a server that speaks the Messages API); without one, `lm-predictor trace CLASS` analyzes a class")
-    if "://" not in address or not address.startswith(("http://", "https://")):
+    if not address.startswith(("http://", "https://")):
         raise AgentError(f"--base-url must begin with http:// or https://, got {address!r}")
+    if not _names_server(address):
+        raise AgentError(f"--base-url must name a server, such as http://127.0.0.1:8080, got {address!r}")
+    if not re.fullmatch(r"[!-~]*", key):
+        raise AgentError("ANTHROPIC_API_KEY holds characters that no key has; copy it again")
     try:
         import anthropic
     except ImportError:

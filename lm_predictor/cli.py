@@ -414,7 +414,7 @@ def _trace(args) -> int:
             from lm_predictor.records import trace_class
         except ImportError as e:
             raise UsageError(f"tracing needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
-        analysis = trace_class(args.target, progress=_Progress("tracing"))
+        analysis = _traced(trace_class, args.target)
         path = db.put(analysis)
         print(f"{analysis.class_name}: {len(analysis.kernels)} kernels in {time.perf_counter() - start:.1f} s, stored in {path}")
         return 0
@@ -431,6 +431,15 @@ def _trace(args) -> int:
         print(f"NOT COUNTED: {op} ({where})")
     print(f"stored in {db.overlay}")
     return 2 if record.uncounted else 0
+
+
+def _traced(trace_class, name: str):
+    "What tracing a class gives; raises UsageError where its module cannot be imported"
+    from lm_predictor.model import missing_package
+    try:
+        return trace_class(name, progress=_Progress("tracing"))
+    except ImportError as e:
+        raise UsageError(f"{name} cannot be traced: {missing_package(e) or e}") from None
 
 
 def _is_class(target: str) -> bool:

@@ -2,7 +2,6 @@
 import json
 import re
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 KEY = "test-key"
@@ -36,6 +35,12 @@ class Api:
         return self.answers[name][n] if n < len(self.answers[name]) else self.answers[name][-1]
 
 
+def wait(seconds):
+    "Also where a test has done away with time.sleep"
+    if seconds:
+        threading.Event().wait(seconds)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -49,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
             api.requests.append(request)
             fault = api.faults.pop(0) if api.faults else None
         if self.path.partition("?")[0] != "/v1/messages":
-            return self.fail(404, "not_found_error", "no such path")
+            return self.send(404, b"<html>no such page</html>", "text/html")
         if KEY not in (self.headers.get("x-api-key"), (self.headers.get("authorization") or "").removeprefix("Bearer ")):
             return self.fail(401, "authentication_error", "invalid x-api-key")
         if request["model"] != api.model:
@@ -59,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
         with api.lock:
             api.now += 1
             api.peak = max(api.peak, api.now)
-        time.sleep(api.delay)
+        wait(api.delay)
         with api.lock:
             api.now -= 1
         message = {"id": "msg_1", "type": "message", "role": "assistant", "model": api.model, "stop_sequence": None, **api.due(request)}
@@ -97,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
             except OSError:  # whoever asked has hung up
                 return
-            time.sleep(0.2 if fault == "slow" else 0)
+            wait(0.2 if fault == "slow" else 0)
         self.close_connection = True
         if fault == "broken":
             self.wfile.write(b"ffff\r\nevent: cont")
