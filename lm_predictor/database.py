@@ -225,11 +225,23 @@ class Database:
         for name in class_names:
             self._loaded.pop(name, None)
 
+    def _naming(self, analysis: Analysis, path: Path) -> dict:
+        "Names chosen by whoever stores it, else those of the record that is there, else decided now"
+        usual = name_record(analysis.class_name)
+        if analysis.naming not in (None, usual):
+            return analysis.naming
+        for place in dict.fromkeys((path, *self.paths(analysis.class_name))):
+            with contextlib.suppress(DatabaseError):  # a broken record is replaced
+                stored = read_json(place) if place.is_file() else None
+                if isinstance(stored, dict) and stored.get("naming"):
+                    return stored["naming"]
+        return usual
+
     def put(self, analysis: Analysis, directory: Path | None = None) -> Path:
-        "Store an analysis in the overlay (or the given directory), checked first; gives its path"
-        data = analysis_to_json(replace(analysis, naming=analysis.naming or name_record(analysis.class_name)))
-        analysis_from_json(data, analysis.class_name)
+        "Store an analysis in the overlay (or the given directory), checked first; gives its path. Names of generated code that a record has stay"
         path = Path(directory or self.overlay) / f"{analysis.class_name}.json"
+        data = analysis_to_json(replace(analysis, naming=self._naming(analysis, path)))
+        analysis_from_json(data, analysis.class_name)
         write_json(path, data)
         self.reread([analysis.class_name])
         return path

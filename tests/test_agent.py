@@ -690,5 +690,12 @@ def test_naming_is_decided_once(db):
     own.put(replace(record, naming=chosen))
     ask(recorded(NORM), db)
     assert agent_record(NORM, db).naming == chosen
+    db.put(replace(db.get(NORM), naming=chosen))
+    ask(recorded(NORM), Database(db.overlay))
+    db.put(Database().get(NORM))  # traced again: it derives the usual names, the record keeps its own
+    assert json.loads((db.overlay / f"{NORM}.json").read_text())["naming"] == chosen
+    (db.overlay / f"{MLP}.json").write_text("{")
+    db.put(Database(Database().shipped, Database().shipped).get(MLP))  # a broken one has none to keep
+    assert Database(db.overlay).get(MLP).naming["class_name"] == "TransformersLlamaMLP"
     db.put(replace(db.get(LINEAR), naming=None))
     assert json.loads((db.overlay / f"{LINEAR}.json").read_text())["naming"] == {"file_name": "torch_linear.py", "class_name": "TorchLinear"}
