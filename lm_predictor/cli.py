@@ -452,7 +452,7 @@ class _Watch:
 
     def __init__(self):
         import threading
-        self.rows, self.live, self.lock = {}, None, threading.Lock()
+        self.rows, self.done, self.live, self.lock = {}, {}, None, threading.Lock()
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -461,13 +461,24 @@ class _Watch:
 
     def __call__(self, name: str, what: str, turns: int, tokens: int, cost: float) -> None:
         if self.live:
-            from rich.table import Table
             with self.lock:
-                self.rows[name] = (name.rsplit(".", 1)[-1], str(turns), what, f"{tokens:,}", f"{cost:.3f}" if cost else "")
-                table = Table("class", "turn", "now", "tokens", "cost", box=None)
-                for row in self.rows.values():
-                    table.add_row(*row)
-                self.live.update(table)
+                self.rows[name] = (turns, what, tokens, cost)
+                if what in ("verified", "unverified", "failed"):
+                    self.done[name] = self.rows.pop(name)
+                self.live.update(self._table())
+
+    def _table(self):
+        "The classes at work, and the sum of those that are done, so that what happens stays in sight"
+        from rich.table import Table
+        table = Table("class", "turn", "now", "tokens", "cost", box=None)
+        rows = [(name.rsplit(".", 1)[-1], *row) for name, row in self.rows.items()]
+        if self.done:
+            turns, _, tokens, cost = (sum(x) if i != 1 else "" for i, x in enumerate(zip(*self.done.values())))
+            counts = ", ".join(f"{n} {status}" for status in ("verified", "unverified", "failed") if (n := sum(row[1] == status for row in self.done.values())))
+            rows.append((f"{len(self.done)} done", turns, counts, tokens, cost))
+        for name, turns, what, tokens, cost in rows:
+            table.add_row(name, str(turns), what, f"{tokens:,}", f"{cost:.3f}" if cost else "")
+        return table
 
     def stop(self) -> None:
         if self.live:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lm_predictor.agent import AgentError, Budget, replay_send, sdk_send
-from lm_predictor.analyst import agent_directory, agent_record, analyze_class, analyze_classes
+from lm_predictor.analyst import agent_directory, agent_record, analyze_class, analyze_classes, signatures_text
 from lm_predictor.database import Database
 from lm_predictor.journal import Journal, JournalError, alone, read_rows
 from lm_predictor.prompt import PLACEHOLDER, instructions, task_text
@@ -456,6 +456,25 @@ def test_killed_at_each_step(db, tmp_path):
             assert len(api.requests) - asked == len(recorded(NORM)) - answered
 
 
+def test_ended_between_the_two_records(db, tmp_path, monkeypatch):
+    "A class without a trace has a record in use and the agent's own: ended between them, the next run asks nothing and stores both"
+    package_with(tmp_path, monkeypatch, "endpkg", "layers", LAYERS)
+    scale = layers("endpkg")[0]
+    name, put_record = scale["class_name"], Database.put
+
+    def dying(self, analysis, directory=None):
+        if directory:
+            raise KeyboardInterrupt
+        return put_record(self, analysis)
+    monkeypatch.setattr(Database, "put", dying)
+    with pytest.raises(KeyboardInterrupt):
+        ask([turn(NOTES, put(scale)), turn()], db, name=name)
+    assert name in Database(db.overlay) and agent_record(name, db) is None
+    monkeypatch.setattr(Database, "put", put_record)
+    outcome = analyze_class(name, replay_send([]), Database(db.overlay), Budget(), MODEL)
+    assert outcome.status == "unverified" and outcome.result.turns == 2 and agent_record(name, db) == Database(db.overlay).get(name)
+
+
 def test_another_prompt_starts_anew(db):
     "A changed head is another conversation; the old file is kept"
     ask(recorded(NORM), db)
@@ -675,9 +694,16 @@ def test_prompt_is_complete():
     "No placeholder is left, for every class in the database"
     text, db = instructions(), Database()
     assert not PLACEHOLDER.search(text) and "TODO" not in text
+    seen = {}  # module -> a class of it: what it is given to read
     for name in db.names():
         task = task_text(name, db.get(name).source, tuple(p.name for p in db.get(name).parameters))
+        seen.setdefault(name.rpartition(".")[0], name)
         assert name in task and not PLACEHOLDER.search(task) and str(db.get(name).source["line_start"]) in task
+
+
+    for module, name in seen.items():
+        given = signatures_text(name, db)
+        assert not PLACEHOLDER.search(given) and (name == LINEAR or f"- `{LINEAR}`: Linear(batch_size, seq_len, in_features, out_features, bias=1" in given)
 
 
 def test_naming_is_decided_once(db):

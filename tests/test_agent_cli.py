@@ -229,6 +229,7 @@ def test_progress_on_a_terminal(shell):
         status, text = on_a_terminal(["agent", "LlamaRMSNorm", "--force", "--base-url", api.url, "--price", "3,15"], "")
     assert status == 0 and re.search(r"class +turn +now +tokens +cost", text), text
     assert re.search(r"LlamaRMSNorm +0 +asking", text) and re.search(r"LlamaRMSNorm +1 +(read|asking) +1,200 +0.006", text) and re.search(r"LlamaRMSNorm +3 .* 3,600 +0.018", text)
+    assert re.search(r"1 done +4 +1 verified +4,800 +0.024", text), text
     assert f"{NORM}: verified, 4 turns, 4,800 tokens, cost 0.024" in text and "Traceback" not in text
 
 
