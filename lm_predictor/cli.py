@@ -434,10 +434,15 @@ def _trace(args) -> int:
 
 
 def _traced(trace_class, name: str):
-    "What tracing a class gives; raises UsageError where its module cannot be imported"
+    "What tracing a class gives; raises UsageError where its module cannot be imported, or where it is of another package"
     from lm_predictor.model import missing_package
+    from lm_predictor.trace import TraceError
     try:
         return trace_class(name, progress=_Progress("tracing"))
+    except TraceError as e:
+        if name.partition(".")[0] in ("torch", "transformers") or "is no torch.nn.Module" in str(e):
+            raise
+        raise UsageError(f"{name} cannot be traced, as only code of torch and transformers can; `lm-predictor agent {name}` has a language model read it") from None
     except ImportError as e:
         raise UsageError(f"{name} cannot be traced: {missing_package(e) or e}") from None
 
@@ -580,20 +585,22 @@ def _lacks(names: list, db) -> bool:
         return True
 
 
-def _compared_at(variant, agent, case: str, settings: list) -> tuple[list, dict]:
-    "The names that --set gives, and numbers of all symbols that fit them, the case and the variant; raises UsageError"
+def _compared_at(variants, agent, case: str, settings: list) -> tuple:
+    "The first variant that holds at the case and at what --set gives, the names that this gives, and numbers of all symbols; raises UsageError"
     from lm_predictor.check import sizes_for
-    names, (given, fixed) = variant.names() | agent.names(), _workload(case, settings)
+    names, (given, fixed) = agent.names().union(*(v.names() for v in variants)), _workload(case, settings)
     for name, value in given.items():
         if name not in names:
             raise UsageError(f"--set {name}: neither analysis has it; they have {', '.join(sorted(names))}")
         if not value.isdigit():
             raise UsageError(f"--set {name}: a comparison takes a whole number, got {value!r}")
-    flags = {n: 1 for k in variant.kernels for c in k.when for n in c.names} | {"use": 0}
-    values = sizes_for(names, variant.assumptions, case, flags | {n: int(v) for n, v in {**fixed, **given}.items()})
-    if values is None:
-        raise UsageError(f"no numbers fit {', '.join(f'{n}={v}' for n, v in given.items()) or 'this case'} and the conditions of the trace: {', '.join(variant.assumptions)}")
-    return list(given), values
+    for variant in variants:
+        flags = {n: 1 for k in variant.kernels for c in k.when for n in c.names} | {"use": 0}
+        values = sizes_for(variant.names() | agent.names(), variant.assumptions, case, flags | {n: int(v) for n, v in {**fixed, **given}.items()})
+        if values:
+            return variant, list(given), values
+    conditions = " or ".join(dict.fromkeys(", ".join(v.assumptions) for v in variants))
+    raise UsageError(f"no numbers fit {', '.join(f'{n}={v}' for n, v in given.items()) or 'this case'} and the conditions of the trace: {conditions}")
 
 
 def _compare(name: str, db, model: str, case: str, settings: list) -> int:
@@ -606,8 +613,7 @@ def _compare(name: str, db, model: str, case: str, settings: list) -> int:
     trace, why = traced_analysis(name, db)
     if trace is None:
         raise UsageError(f"{name} has no trace to compare with: {why}")
-    variant = trace.variant(_variant_id(db, model))
-    given, values = _compared_at(variant, agent, case, settings)
+    variant, given, values = _compared_at([trace.variant(_variant_id(db, model))] if model else trace.variants, agent, case, settings)
     rows = compare(agent, trace, db, values, case, variant)
     shown = lambda figures, m: "" if figures is None else f"{figures[m]:,}"
     cells = [[r.line, r.code.splitlines()[0], *(shown(figures, m) for m in (0, 2, 3) for figures in (r.agent, r.trace)), "; ".join(r.notes) or "same"] for r in rows]

@@ -210,12 +210,13 @@ class Database:
 
     def get(self, class_name: str) -> Analysis:
         "The analysis of a class; raises DatabaseError when there is none or a file of it is broken"
-        if class_name not in self._loaded:
+        known = self._loaded.get(class_name)  # once: another thread may have it reread
+        if known is None:
             found = [read_analysis(p) for p in self.paths(class_name)]
             if not found:
                 raise DatabaseError(f"no analysis of {class_name}; make one with `lm-predictor trace {class_name}`")
-            self._loaded[class_name] = merged(found[1], found[0]) if len(found) > 1 else found[0]
-        return self._loaded[class_name]
+            known = self._loaded[class_name] = merged(found[1], found[0]) if len(found) > 1 else found[0]
+        return known
 
     def __contains__(self, class_name: str) -> bool:
         return class_name in self._loaded or self.path(class_name) is not None

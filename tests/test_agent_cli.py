@@ -165,6 +165,7 @@ def test_class_of_another_package(shell, tmp_path, monkeypatch):
     kernel = {"kernel_type": "basic", "operation": "mul", "analysis": "one product per element", "line": 13, "code": "return self.weight * x", "flops": n, "matmul_flops": "0",
               "memory_access": {"read": f"{n}*a_bytes + width*w_bytes", "write": f"{n}*a_bytes"}}
     data = {"class_name": name, "parameters": [{"name": "width", "meaning": "width", "origin": "constructor argument width"}], "kernels": [kernel]}
+    assert wrong(shell, f"trace {name}") == f"{name} cannot be traced, as only code of torch and transformers can; `lm-predictor agent {name}` has a language model read it"
     with Api({name: [turn(NOTES, put(data)), turn()]}) as api:
         _, out, _ = shell(f"agent {name} --base-url {api.url}")
     assert "unverified" in out and out.splitlines()[0].endswith("it cannot be traced, as only code of torch and transformers can")
@@ -187,7 +188,13 @@ def test_comparison_at_any_size(shell):
         k["flops"], k["matmul_flops"] = (k[f].replace("2*", "", 1) for f in ("flops", "matmul_flops"))
     path.write_text(json.dumps(data))
     _, out, _ = shell("module Linear --compare --set bias=0")
-    assert " ".join(out.split()).count("counts mac as 1, here it is 2") == 1 or "counts mac as 1" in out, out
+    assert "flops: counts mac as 1, here it is 2" in out and "matmul_flops: counts mac as 1, here" in out, out
+    with Api({ATTENTION: recorded(ATTENTION)}) as api:
+        shell(f"agent {ATTENTION} --base-url {api.url} --force")
+    for heads, kv in ((8, 2), (8, 8)):  # each its own variant in both records
+        status, out, _ = shell(f"module LlamaAttention --compare --case decode --set num_heads={heads} --set num_kv_heads={kv} --set head_dim=16")
+        assert status == 0 and f"num_kv_heads {kv}" in out and out.count("same") >= 7, out
+    assert wrong(shell, "module LlamaAttention --compare --set num_heads=8 --set num_kv_heads=3").startswith("no numbers fit num_heads=8, num_kv_heads=3 and the conditions of the trace: ")
     assert wrong(shell, "module Linear --compare --case evening").startswith("unknown case 'evening'; it is one of extend")
     assert wrong(shell, "module Linear --compare --set wide=3").startswith("--set wide: neither analysis has it; they have a_bytes, batch_size, bias")
     assert wrong(shell, "module Linear --compare --set in_features=x") == "--set in_features: a comparison takes a whole number, got 'x'"
