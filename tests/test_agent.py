@@ -1,6 +1,7 @@
 "The agent, driven through the real SDK against a server on this machine; no key, no network."
 import copy
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -268,7 +269,8 @@ def test_time_is_over_before_a_wait(db):
     with Api({NORM: recorded(NORM)}, faults=[None, limit]) as api:
         budget = Budget(max_seconds=25)
         outcome = analyze_class(NORM, sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url), budget=budget), db, budget, MODEL, force=True)
-        assert outcome.status == "failed" and outcome.why.startswith("the budget is used up: the server asks to wait 30 s, of 25 seconds 2") and time.monotonic() - start < 15
+        assert outcome.status == "failed" and time.monotonic() - start < 25
+        assert re.fullmatch(r"the budget is used up: the server asks to wait 30 s, of 25 seconds \d+ are left", outcome.why)
         assert analyze_class(NORM, sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url)), db, Budget(), MODEL, force=True).status == "verified"
         assert len(api.requests) == 2 + len(recorded(NORM)) - 1
 
@@ -276,11 +278,11 @@ def test_time_is_over_before_a_wait(db):
 @pytest.mark.parametrize("stream, delay", [(True, 0.0), (False, 30.0)], ids=["stream", "whole"])
 def test_time_is_over_in_an_answer(stream, delay, db):
     "A slow answer does not hold a run beyond its time; what it had read is counted"
-    budget, start = Budget(max_seconds=1.5), time.monotonic()
+    budget, start = Budget(max_seconds=5), time.monotonic()
     with Api({NORM: recorded(NORM)}, faults=["slow"] * 9, delay=delay) as api:
         send = sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url), stream=stream, budget=budget)
         outcome = analyze_class(NORM, send, db, budget, MODEL, force=True)
-    assert outcome.status == "failed" and outcome.why == "the budget is used up: 2 of 1.5 seconds" and time.monotonic() - start < 10
+    assert outcome.status == "failed" and re.fullmatch(r"the budget is used up: \d+ of 5 seconds", outcome.why) and time.monotonic() - start < 25
     assert budget.tokens >= 1000 * stream and [next(iter(row)) for row in trail(db)][:2] == ["head", "user"]
 
 
@@ -294,9 +296,15 @@ def test_interrupted(db):
     "A run that is stopped asks nothing more, and a wait ends"
     with Api({NORM: recorded(NORM)}, faults=[(429, "rate_limit_error", "slow down", [("retry-after", "50")])]) as api:
         budget, start = Budget(), time.monotonic()
-        threading.Timer(2.0, lambda: budget.stop("interrupted")).start()
+
+        def interrupt():
+            while not api.requests:
+                time.sleep(0.1)
+            time.sleep(0.5)
+            budget.stop("interrupted")
+        threading.Thread(target=interrupt, daemon=True).start()
         outcome = analyze_class(NORM, sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url), budget=budget), db, budget, MODEL, force=True)
-    assert outcome.why == "the budget is used up: interrupted" and time.monotonic() - start < 10 and len(api.requests) == 1
+    assert outcome.why == "the budget is used up: interrupted" and time.monotonic() - start < 40 and len(api.requests) == 1
 
 
 def test_server_errors(db):

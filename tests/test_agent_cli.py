@@ -1,7 +1,6 @@
 "`lm-predictor agent` and `module --compare`, from a shell's point of view."
 import json
 import os
-import pty
 import re
 import select
 import signal
@@ -22,6 +21,7 @@ from test_agent import EVIL, LAYERS, LINEAR, MLP, NORM, NOTES, ROOT, answer_of, 
 ATTENTION = "transformers.models.llama.modeling_llama.LlamaAttention"
 
 pytest.importorskip("anthropic")
+pty = pytest.importorskip("pty")
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def on_a_terminal(arguments, until, then=lambda child: None):
 
 def test_progress_on_a_terminal(shell):
     "Turn, tool, tokens and cost while it runs; the outcome stays"
-    with Api({NORM: recorded(NORM)}, delay=0.4) as api:
+    with Api({NORM: recorded(NORM)}, delay=0.8) as api:
         status, text = on_a_terminal(["agent", "LlamaRMSNorm", "--force", "--base-url", api.url, "--price", "3,15"], "")
     assert status == 0 and re.search(r"class +turn +now +tokens +cost", text), text
     assert re.search(r"LlamaRMSNorm +0 +asking", text) and re.search(r"LlamaRMSNorm +1 +(read|asking) +1,200 +0.006", text) and re.search(r"LlamaRMSNorm +3 .* 3,600 +0.018", text)
