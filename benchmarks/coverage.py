@@ -94,7 +94,7 @@ def table(rows: list) -> str:
              f"{len(rows)} of the {len(every)} types were run. **{len(good)}** of them trace in all three phases, {sum(r['method'] == 'sampled' for r in good)} of these from runs with numbers; "
              f"**{len(exact)}** equal `FlopCounterMode` to the integer in all three, at the number of workloads in brackets (those of a windowed model lie on both sides of its window's edges); "
              f"{sum(not r['uncounted'] for r in good)} have no uncounted operator. Seconds from config to checked record, one type per process: "
-             f"median {times[len(times) // 2]}, worst {times[-1]}; memory median {peak[len(peak) // 2]} MB, worst {peak[-1]} MB (torch and transformers are about 700 of them).", "",
+             f"median {times[len(times) // 2]}, worst {times[-1]}; memory median {peak[len(peak) // 2]} MB, worst {peak[-1]} MB.", "",
              "| type | prefill | decode | extend | kinds of layers | classes | symbols of the config | seconds | uncounted | notes |", "|---|---|---|---|---|---|---|---|---|---|"]
     for r in sorted(rows, key=lambda r: r["type"]):
         if "error" in r:
