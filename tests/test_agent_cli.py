@@ -26,6 +26,7 @@ pty = pytest.importorskip("pty")
 
 @pytest.fixture
 def shell(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it: tables would be as wide as its terminal
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
