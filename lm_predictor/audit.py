@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from .check import lines_at
+from .check import call_cost, lines_at
 from .database import Database
 from .expand import bind
 from .formula import FormulaError, split_references, total
@@ -29,9 +29,9 @@ from .trust import Check
 from .typeset import latex, symbol
 
 # %% auto #0
-__all__ = ['SECTIONS', 'AuditError', 'Page', 'table', 'code', 'math', 'first_arguments', 'Audit', 'audit', 'forward_of', 'source',
-           'number', 'executed', 'path', 'parameters', 'latex_condition', 'operators', 'Picture', 'traffic', 'calls',
-           'first_cost', 'agent', 'checks', 'audit_notebook', 'write_audit']
+__all__ = ['SECTIONS', 'AuditError', 'Page', 'table', 'code', 'inline', 'first_arguments', 'Audit', 'audit', 'forward_of',
+           'source', 'number', 'executed', 'path', 'parameters', 'latex_condition', 'operators', 'Picture', 'traffic',
+           'calls', 'agent', 'checks', 'audit_notebook', 'write_audit']
 
 # %% ../nbs/12e_audit.ipynb #2670cea7
 class AuditError(ValueError):
@@ -62,7 +62,7 @@ def code(text: str) -> str:
     return f"<code>{'&nbsp;' * indent}{text.lstrip()}</code>" if text else ""
 
 
-def math(formula) -> str:
+def inline(formula) -> str:
     "A formula as inline mathematics; nothing for zero"
     text = latex(formula)
     return "" if text == "0" else f"${text}$"
@@ -74,7 +74,7 @@ def first_arguments(target: str, start: str, values: dict, case: str, db: Databa
         return values
     analysis = db.get(start)
     for k in analysis.variant(model, values).kernels:
-        if (k.phases and case not in k.phases) or not all(c.holds(values) for c in k.when):
+        if not k.runs(case, values):
             continue
         for ref in k.cost.flops.references:
             child = db.get(ref.class_name)
@@ -126,7 +126,7 @@ class Audit:
     @cached_property
     def kernels(self) -> list[Kernel]:
         "The kernels of this case at these numbers"
-        return [k for k in self.variant.kernels if not (k.phases and self.case not in k.phases) and all(c.holds(self.values) for c in k.when)]
+        return [k for k in self.variant.kernels if k.runs(self.case, self.values)]
 
 
 def audit(
@@ -155,10 +155,7 @@ def audit(
     if not seq_len:
         seq_len = min(2048, cost.values["max_position_embeddings"] - cache_len) if "max_position_embeddings" in cost.record.parameters.names else 2048
     workload = Workload(batch_size, seq_len, cache_len)
-    cost.at(workload, "eager")  # says what is wrong with a workload
-    routing = cost._routing(workload, cost.values)
-    values = {**cost.values, **workload.symbols, **({"active_experts": routing[0]} if routing else {})}
-    case = cost.record.case(workload.case, values)
+    case, values, _ = cost.case_at(workload)
     given = first_arguments(name, subject.record.class_name, values, case, db, subject.record.id)
     if given is None:
         raise AuditError(f"{preset} does not execute {name} in {case}")
@@ -207,8 +204,8 @@ def _row(page: Audit, line: int, text: str, file: str, costs) -> tuple:
         return label, code(text), *[""] * 6
     kernels = [page.variant.kernels[i] for i in costs.kernels]
     own = [total(k.repeat * split_references(list(k.cost)[m])[0] for k in kernels) for m in (0, 2, 3)]
-    sums = [costs.own[m] + sum(c[m] for c in costs.called.values()) for m in (0, 2, 3)]
-    return label, code(text), *map(math, own), *(f"{number(n)}" for n in sums)
+    sums = [costs.whole[m] for m in (0, 2, 3)]
+    return label, code(text), *map(inline, own), *(f"{number(n)}" for n in sums)
 
 
 def number(n) -> str:
@@ -236,7 +233,7 @@ class _watching:
     "Within it, lines of one forward that run are added to `seen`, and what conditions ask about to `values`"
 
     def __init__(self, class_name, file, forward, tests, seen, values):
-        self.class_name, self.file, self.first, self.last = class_name, file, forward.lineno, forward.end_lineno
+        self.class_name, self.file, self.first = class_name, file, min([forward.lineno, *(d.lineno for d in forward.decorator_list)])
         self.tests, self.seen, self.values = tests, seen, values
 
     def __enter__(self):
@@ -247,7 +244,7 @@ class _watching:
         sys.settrace(self.before)
 
     def _call(self, frame, event, argument):
-        mine = frame.f_code.co_name == "forward" and frame.f_code.co_filename == self.file and self.first <= frame.f_code.co_firstlineno + 12 and frame.f_code.co_firstlineno <= self.last
+        mine = (frame.f_code.co_filename, frame.f_code.co_firstlineno) == (self.file, self.first)
         me = frame.f_locals.get("self")
         return self._line if mine and f"{type(me).__module__}.{type(me).__qualname__}" == self.class_name else None
 
@@ -296,7 +293,7 @@ def path(page: Audit) -> Page:
         shown = ", ".join(ways) if len(set(ways)) > 1 else ways[0] if ways else "not reached"
         rows.append((f"[{node.lineno}]({page.link(node.lineno, own)})", code(ast.unparse(node.test)), held, shown, _spans(never)))
     if not rows:
-        return Page("The forward has no branches: every line runs in every phase.")
+        return Page("The forward has no `if` statement.")
     return table(("line:", "condition", "because", f"its body, in {', '.join(lines)}", "lines never run"), sorted(rows, key=lambda r: int(r[0][1:].partition("]")[0])))
 
 
@@ -332,7 +329,7 @@ def operators(page: Audit) -> Page:
     for k in page.kernels:
         for i, o in enumerate(k.operators):
             label = f"[{k.line}]({page.link(k.line, k.file)})" if i == 0 else ""
-            rows.append((label, f"`{o.name}`", f"`{o.via.split(' ')[0]}`" if o.via else "", *map(math, (o.cost.flops, o.cost.read, o.cost.write))))
+            rows.append((label, f"`{o.name}`", f"`{o.via.split(' ')[0]}`" if o.via else "", *map(inline, (o.cost.flops, o.cost.read, o.cost.write))))
     return table(("line:", "operator", "in", "FLOPs", "bytes read", "bytes written"), rows) if rows else Page("It executes no operator of its own; all happens in what it calls.")
 
 # %% ../nbs/12e_audit.ipynb #9b5883b6
@@ -352,7 +349,7 @@ def traffic(page: Audit) -> Picture | Page:
     "A figure of the bytes that each source line reads and writes at the page's numbers"
     from matplotlib.figure import Figure
     at = lines_at(page.variant, page.values, page.case, page.db, page.analysis.source["file"], page.record.id)
-    rows = [(line, [row.own[m] + sum(c[m] for c in row.called.values()) for m in (2, 3)], row.code.splitlines()[0]) for (_, line), row in sorted(at.items())]
+    rows = [(line, row.whole[2:], row.code.splitlines()[0]) for (_, line), row in sorted(at.items())]
     rows = [(line, [float(b) / 1e6 for b in sizes], text) for line, sizes, text in rows if any(sizes)]
     if not rows:
         return Page("It moves nothing.")
@@ -375,21 +372,10 @@ def calls(page: Audit) -> Page:
     rows = []
     for k in page.kernels:
         for ref in dict.fromkeys(r for f in k.cost for r in f.references):
-            child = page.db.get(ref.class_name)
-            given = {n: f.evaluate(page.values) for n, f in bind(ref, child, page.analysis.class_name, page.record.id).items()}
-            below = first_cost(ref.class_name, page.values | given, page)
+            below = call_cost(ref, page.values, page.case, page.db, page.record.id, {})
             passed = ", ".join(f"${symbol(n)} = {latex(f)}$" for n, f in ref.kwargs if symbol(n) != latex(f))
-            rows.append((f"[{k.line}]({page.link(k.line, k.file)})", f"`{ref.class_name.rpartition('.')[2]}`", passed, *map(number, below)))
+            rows.append((f"[{k.line}]({page.link(k.line, k.file)})", f"`{ref.class_name.rpartition('.')[2]}`", passed, *(number(below[m]) for m in (0, 2, 3))))
     return table(("line:", "class", "passes", "FLOPs:", "bytes read:", "bytes written:"), rows) if rows else Page("It calls no other module.")
-
-
-def first_cost(name: str, values: dict, page: Audit) -> tuple:
-    "FLOPs, bytes read and bytes written of one call of a class at given numbers"
-    from lm_predictor.expand import cost_of, expand
-    analysis = page.db.get(name)
-    known = {n: v for n, v in values.items() if n in analysis.names() or any(p.name == n for p in analysis.parameters)}
-    cost = cost_of(expand(name, page.db, known, page.case, page.record.id))
-    return tuple(f.evaluate(values) for f in (cost.flops, cost.read, cost.write))
 
 # %% ../nbs/12e_audit.ipynb #c3b76689
 def agent(page: Audit) -> Page:
@@ -408,30 +394,18 @@ def agent(page: Audit) -> Page:
 # %% ../nbs/12e_audit.ipynb #b56234c7
 def checks(page: Audit) -> tuple[Page, list[Check]]:
     "The checks of this class in this model, run now: as a table, and as Check values"
-    from lm_predictor.evidence import Evidence
+    from lm_predictor.evidence import Evidence, collect_alone
     from lm_predictor.verify import class_checks, of_config, source_check
     name = page.analysis.class_name
     with quiet():
         full = full_config(page.config)
-        alone = {} if of_config(page.analysis) else _by_itself(page, full)
-    numbers = symbol_values(page.record, full.to_dict())
-    evidence = Evidence(samples=samples(page.record, numbers, random.Random(0)), alone=alone)
+        numbers = symbol_values(page.record, full.to_dict())
+        alone = {} if of_config(page.analysis) else collect_alone(page.record, full, numbers)
+    evidence = Evidence(samples=samples(page.record, numbers, random.Random(0)), alone={n: rows for n, rows in alone.items() if n == name})
     found = [source_check(page.analysis), *(c for n, c in class_checks(page.record, evidence, page.db) if n == name)]
     earlier = [(c, "in the record", "held") for c in page.analysis.verification.get("checks", ())]
     rows = [*((c.what, "now", "holds" if c.ok else f"**fails**: {c.detail}") for c in found), *earlier]
     return table(("check", "when", "outcome"), rows), found
-
-
-def _by_itself(page: Audit, full) -> dict:
-    "A class that is built from numbers, run without its model, with each of its flags on and off"
-    import torch
-
-    from lm_predictor.evidence import Twin, _bfloat16, run_alone
-    from lm_predictor.sheet import workload_sizes
-    twin, rng, case = Twin(page.record, full, symbol_values(page.record, full.to_dict())), random.Random(0), next(iter(page.record.cases))
-    recorder, _ = twin.run(case, workload_sizes(page.record, case, twin.values, rng))
-    with torch.device("meta"), _bfloat16():
-        return {n: rows for n, rows in run_alone(recorder.root, twin.arguments, rng).items() if n == page.analysis.class_name}
 
 # %% ../nbs/12e_audit.ipynb #7bcd373f
 SECTIONS = (  # title, what is said above it, the cell

@@ -26,7 +26,7 @@ from .source import locate, source_file
 
 # %% auto #0
 __all__ = ['FIGURES', 'schema_problems', 'kernel_rows', 'formula_problems', 'source_problems', 'sizes_for', 'Line', 'lines_at',
-           'trace_problems', 'covered', 'sanity_problems', 'document_problems', 'Checker']
+           'call_cost', 'trace_problems', 'covered', 'sanity_problems', 'document_problems', 'Checker']
 
 # %% ../nbs/08c_check.ipynb #29b8d6ce
 def schema_problems(text: str) -> tuple[dict | None, list[Problem]]:
@@ -186,12 +186,17 @@ class Line:
     called: dict = field(default_factory=dict)  # class name -> [four figures] of its calls
     code: str = ""
 
+    @property
+    def whole(self) -> tuple:
+        "Its four figures, calls included"
+        return tuple(own + sum(c[m] for c in self.called.values()) for m, own in enumerate(self.own))
+
 
 def lines_at(variant: Variant, values: dict, case: str, db: Database, file: str, model: str = "", memo: dict | None = None) -> dict:
     "The lines of a variant's kernels at given numbers: {(file, line): Line}; raises FormulaError or ExpandError"
     found = {}
     for i, k in enumerate(variant.kernels):
-        if (k.phases and case not in k.phases) or not all(c.holds(values) for c in k.when):
+        if not k.runs(case, values):
             continue
         line, times = found.setdefault((k.file or file, k.line), Line(code=k.code)), k.repeat.evaluate(values)
         line.kernels.append(i)
@@ -202,13 +207,13 @@ def lines_at(variant: Variant, values: dict, case: str, db: Database, file: str,
                 n = times * count.evaluate(values)
                 if m == 0:
                     line.calls[ref.class_name] += n
-                cost = _call_cost(ref, values, case, db, model, {} if memo is None else memo)
+                cost = call_cost(ref, values, case, db, model, {} if memo is None else memo)
                 if cost is not None:
                     line.called.setdefault(ref.class_name, [0, 0, 0, 0])[m] += n * cost[m]
     return found
 
 
-def _call_cost(ref, values: dict, case: str, db: Database, model: str, memo: dict) -> tuple | None:
+def call_cost(ref, values: dict, case: str, db: Database, model: str, memo: dict) -> tuple | None:
     "What one call costs at given numbers; None where its class, or one that it calls, has no analysis"
     if ref.class_name not in db:
         return None

@@ -69,17 +69,13 @@ def compare(agent: Analysis, trace: Analysis, db: Database, values: dict, case: 
         a, b = ours.get(place), theirs.get(place)
         operators = [o for i in (b.kernels if b else ()) for o in _operators(variant.kernels[i], values)]
         notes = tuple(n for n in (_why(a or Line(), b or Line(), m, operators) for m in range(4)) if n)
-        rows.append(Row(*place, (b or a).code, a and _whole(a), b and _whole(b), tuple(dict.fromkeys((*_calls(a or Line(), b or Line()), *notes)))))
+        rows.append(Row(*place, (b or a).code, a and a.whole, b and b.whole, tuple(dict.fromkeys((*_calls(a or Line(), b or Line()), *notes)))))
     return rows
 
 
 def _operators(kernel, values: dict) -> list[tuple]:
     times = kernel.repeat.evaluate(values)
     return [(o.name, tuple(times * f.evaluate(values) for f in o.cost)) for o in kernel.operators]
-
-
-def _whole(line: Line) -> tuple:
-    return tuple(line.own[m] + sum(c[m] for c in line.called.values()) for m in range(4))
 
 
 def _calls(a: Line, b: Line):

@@ -30,7 +30,7 @@ from .values import looked_at
 
 # %% auto #0
 __all__ = ['EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'sheet_of_run', 'built_numbers', 'Evidence', 'sized',
-           'collect', 'Twin', 'weigh', 'module_rows', 'run_alone', 'torch_matmul_flops']
+           'collect', 'Twin', 'collect_alone', 'weigh', 'module_rows', 'run_alone', 'torch_matmul_flops']
 
 # %% ../nbs/08aa_evidence.ipynb #3a71c204
 def number(x) -> int | Fraction:
@@ -169,6 +169,19 @@ class Twin:
         return recorder, sheet_of_run(recorder, self.values | BYTES | sizes, self.arguments)
 
 
+    def alone(self, recorder, rng: random.Random) -> dict:
+        "Each class of a recording that is built from numbers, run by itself: see `run_alone`"
+        with torch.device("meta"), _bfloat16():
+            return run_alone(recorder.root, self.arguments, rng)
+
+
+def collect_alone(record: ModelRecord, config, numbers: dict, seed: int = 0) -> dict:
+    "What `collect` finds of classes run by themselves, and nothing else; the same arguments"
+    rng, case = random.Random(f"{record.id} {seed}"), next(iter(record.cases))
+    twin = Twin(record, config, numbers)
+    return twin.alone(twin.run(case, workload_sizes(record, case, numbers, rng))[0], rng)
+
+
 @contextlib.contextmanager
 def _bfloat16():
     with defaults():
@@ -197,8 +210,7 @@ def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline:
             recorder, sheet = twin.run(case, sizes)
             runs.setdefault(case, []).append(sheet)
             if not evidence.alone:
-                with torch.device("meta"), _bfloat16():
-                    evidence.alone = run_alone(recorder.root, twin.arguments, rng)
+                evidence.alone = twin.alone(recorder, rng)
     for case, sheets in runs.items():
         evidence.runs.setdefault(case, []).extend(sheets)
     evidence.weights += found

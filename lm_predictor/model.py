@@ -711,15 +711,7 @@ class ModelCost:
             raise ModelError(f"a workload has batch_size, seq_len, cache_len, logits, w_bits, a_bits, kv_bits; {str(e).split(') ')[-1]}") from None
         if execution not in EXECUTIONS:
             raise ModelError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
-        values = {**self.values, **workload.symbols}
-        routing = self._routing(workload, values)
-        values |= {"active_experts": routing[0]} if routing else {}
-        try:
-            case = self.record.case(workload.case, values)
-        except FormulaError as e:
-            raise ModelError(f"{self.model}: {e}") from None
-        if "max_position_embeddings" in self.record.parameters.names and workload.cache_len + workload.seq_len > values["max_position_embeddings"]:
-            raise ModelError(f"{self.model} has {values['max_position_embeddings']} learned positions; {workload.cache_len} cached and {workload.seq_len} new tokens do not fit")
+        case, values, routed = self.case_at(workload)
         try:
             graph = self.record.graph(case)
             rows = tuple(self._row(graph, k, values) for k in device_kernels(graph, execution))
@@ -730,8 +722,24 @@ class ModelCost:
         total = lambda name: sum(getattr(k, name) * k.count for k in rows)
         totals = Totals(total("flops"), total("matmul_flops"), total("read_bytes"), total("write_bytes"),
                         whole(self.record.weight_bytes.evaluate(values)), whole(graph.kv_cache_bytes.evaluate(values)))
-        return Run(self.model, self.record.class_name, workload, execution, rows, totals, tuple(self.record.uncounted.items()), self.parameters, (*self.record.notes, *(routing[1:] if routing else ()), *_notes(graph, execution)),
+        return Run(self.model, self.record.class_name, workload, execution, rows, totals, tuple(self.record.uncounted.items()), self.parameters, (*self.record.notes, *routed, *_notes(graph, execution)),
                    tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls)))
+
+    def case_at(self, workload: Workload) -> tuple[str, dict, tuple]:
+        """The case of the record that a workload falls into, the number of every symbol there, and what is to be said of routed experts.
+
+        Raises ModelError when the workload is outside of what the formulas assume.
+        """
+        values = {**self.values, **workload.symbols}
+        routing = self._routing(workload, values)
+        values |= {"active_experts": routing[0]} if routing else {}
+        try:
+            case = self.record.case(workload.case, values)
+        except FormulaError as e:
+            raise ModelError(f"{self.model}: {e}") from None
+        if "max_position_embeddings" in self.record.parameters.names and workload.cache_len + workload.seq_len > values["max_position_embeddings"]:
+            raise ModelError(f"{self.model} has {values['max_position_embeddings']} learned positions; {workload.cache_len} cached and {workload.seq_len} new tokens do not fit")
+        return case, values, routing[1:]
 
     def _routing(self, workload: Workload, values: dict) -> tuple:
         "Experts per layer that are reached, and a sentence saying where the number comes from; () without routing"

@@ -180,9 +180,9 @@ def proofs(todo: list[Subject], db: Database, jobs: int = 0, kept: Kept | None =
     for s in todo:
         if not s.configs:
             yield Outcome(s.record.id, [Check("there is a config to build the model from", False, "no preset of this kind; verify it with the path of its config.json")])
-    known = [(task, outcome) for task in tasks if kept is not None and (outcome := kept.get(task))]
-    tasks = [task for task in tasks if not any(task is other for other, _ in known)]
-    for task, outcome in itertools.chain(known, _results(tasks, jobs)):
+    before = [(task, kept.get(task) if kept is not None else None) for task in tasks]
+    known = [(task, outcome) for task, outcome in before if outcome]
+    for task, outcome in itertools.chain(known, _results([task for task, outcome in before if not outcome], jobs)):
         if kept is not None:
             kept.put(task, outcome)
         parts.setdefault(outcome.record_id, []).append(outcome)
@@ -267,14 +267,14 @@ def conclusions(models: dict, classes: dict, db: Database):
 # %% ../nbs/12b_proof.ipynb #ddc3fb36
 def prove_class(name: str, db: Database) -> dict[str, list[Check]]:
     "The checks of one class in each model that its record names: {record id: checks}"
-    from lm_predictor.evidence import Evidence, collect
+    from lm_predictor.evidence import Evidence, collect_alone
     from lm_predictor.verify import class_checks, of_config, source_check
     analysis, found, alone = db.get(name), {}, {}
     models = {m for v in analysis.variants for m in v.models}
     for s in (s for s in subjects(db) if s.record.id in models and s.configs):
         values, config = symbol_values(s.record, _whole(s.configs[0][1])), s.configs[0][1]
         if not of_config(analysis) and name not in alone:  # built from numbers: it can be run by itself
-            alone = {n: rows for n, rows in collect(s.record, full_config(config), values).alone.items() if n == name}
+            alone = {n: rows for n, rows in collect_alone(s.record, full_config(config), values).items() if n == name}
         evidence = Evidence(samples=samples(s.record, values, random.Random(0)), alone=alone)
         found[s.record.id] = [Check("schema", True), source_check(analysis), *(c for n, c in class_checks(s.record, evidence, db) if n == name)]
     return found

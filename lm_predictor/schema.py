@@ -121,6 +121,10 @@ class Kernel:
     operators: tuple[Operator, ...] = ()
     sub_kernels: tuple[Kernel, ...] = ()
 
+    def runs(self, case: str, values: dict) -> bool:
+        "Whether it is executed in a case at these numbers"
+        return (not self.phases or case in self.phases) and all(c.holds(values) for c in self.when)
+
 
 @dataclass(frozen=True)
 class Parameter:
