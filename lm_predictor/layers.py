@@ -89,6 +89,10 @@ def layer_kinds(model, config) -> list[tuple[int, ...]]:
     return [tuple(v) for v in found.values()]
 
 
+def _names_layers(name: str, value, layers: int) -> bool:
+    return "layers" in name and isinstance(value, (list, tuple, set)) and all(type(i) is int and 0 <= i < layers for i in value) and 0 < len(set(value)) == len(value) < layers
+
+
 def keep_kinds(model, config, kinds) -> dict:
     """Keep one layer of each kind, in place, in the model and its config.
 
@@ -108,6 +112,10 @@ def keep_kinds(model, config, kinds) -> dict:
                     if _INDEX.search(name) and value == kind[0] and not isinstance(value, bool):
                         setattr(sub, name, k)
             names[f"{path}.{k}"] = (f"{path}.{layer_label(kind, layers)}", "num_layers" if len(kind) == layers else str(len(kind)))
+    for m in model.modules():
+        for name, value in vars(m).items():
+            if _names_layers(name, value, layers):  # Mllama asks at every layer whether it is one of those
+                setattr(m, name, type(value)(k for k, kind in enumerate(kinds) if kind[0] in value))
     kept = {name: type(values)(values[kind[0]] for kind in kinds) for name, values in stated.items()}
     computed = {name: values for name, values in kept.items() if name not in vars(config)}
     if computed:  # a class that computes them from the number of layers would now compute others

@@ -284,6 +284,7 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     pairs, notes = _pairs(trace)
     if not cache_name(trace.model):
         notes = (*notes, "this model keeps no cache: every forward runs the tokens before the new ones again")
+    notes = (*notes, *_never_run(trace))
     uncounted = {}
     for recorder in trace.recorders.values():
         uncounted |= recorder.uncounted
@@ -292,6 +293,15 @@ def model_record(trace: ModelTrace) -> ModelRecord:
         {p: importlib.metadata.version(p).split("+")[0] for p in ("torch", "transformers")}, symbols, chosen, assumptions, count, size_bytes, modules,
         uncounted, notes, {name: graph_of(r, write, pairs) for name, r in trace.recorders.items()},
         {name: own for name in trace.recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write), trace.method)
+
+
+def _never_run(trace: ModelTrace):
+    "A sentence on each kind of layer that no case executes"
+    executed = {c.path for r in trace.recorders.values() for _, chain in r.root.walk() for c in chain}
+    modules = dict(shown_modules(trace.model))
+    for path, (shown, _) in trace.names.items():
+        if not any(p == shown or p.startswith(f"{shown}.") for p in executed):
+            yield f"{shown} ({type(modules[path]).__name__}) are not executed on token ids alone: their weights are held, they cost nothing else"
 
 
 def experts_of(trace: ModelTrace, write: Writer) -> tuple:

@@ -84,8 +84,9 @@ class SourceFile:
     def __init__(self, path: Path):
         self.path, self.lines = path, path.read_text(encoding="utf-8").splitlines()
         self.tree = syntax_tree("\n".join(self.lines))
-        self.classes = {n.name: n for n in self.tree.body if isinstance(n, ast.ClassDef)}
-        self._spans = [s for s in ast.walk(self.tree) if isinstance(s, ast.stmt)]
+        self.classes = {n.name: n for n in reversed(list(_definitions(self.tree))) if isinstance(n, ast.ClassDef)}
+        spans = [(s.lineno, _header_end(s)) for s in ast.walk(self.tree) if isinstance(s, ast.stmt)]
+        self._statements = {line: span for span in sorted(spans, key=lambda s: s[0] - s[1]) for line in range(span[0], span[1] + 1)}
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         "First and last line of a class or function, decorators included"
@@ -96,15 +97,20 @@ class SourceFile:
 
     def statement(self, line: int) -> Statement:
         "The innermost statement that contains a line; raises SourceError outside any"
-        best = None
-        for s in self._spans:
-            first, last = s.lineno, _header_end(s)
-            if first <= line <= last and (best is None or last - first <= best[1] - best[0]):
-                best = (first, last)
-        if best is None:
+        if line not in self._statements:
             raise SourceError(f"{self.path.name} has no statement at line {line}")
-        rows = self.lines[best[0] - 1:best[1]]
-        return Statement(*best, "\n".join([rows[0].strip(), *(r.rstrip() for r in rows[1:])]))
+        first, last = self._statements[line]
+        rows = self.lines[first - 1:last]
+        return Statement(first, last, "\n".join([rows[0].strip(), *(r.rstrip() for r in rows[1:])]))
+
+
+def _definitions(node: ast.AST):
+    "The statements of a module, also those under its `if` and `try`: what is not installed is often defined there"
+    for field in ("body", "handlers", "orelse", "finalbody"):
+        for s in getattr(node, field, ()):
+            yield s
+            if isinstance(s, (ast.If, ast.Try, ast.ExceptHandler)):
+                yield from _definitions(s)
 
 
 def _header_end(s: ast.stmt) -> int:
