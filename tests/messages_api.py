@@ -10,11 +10,13 @@ KEY = "test-key"
 class Api:
     """Serves scripted answers. `answers`: class name -> list of messages; which one is due follows from the request alone,
     by the number of assistant turns in it. `faults`: what happens to the next requests instead, in order.
-    `delay`: seconds before each answer; `peak`: requests that were answered at the same time, at most."""
+    `delay`: seconds before each answer; `peak`: requests that were answered at the same time, at most.
+    `together`: requests about other classes than the first wait until so many are here at the same time, or for 30 s."""
 
-    def __init__(self, answers, faults=(), model="claude-opus-5-5", delay=0.0):
+    def __init__(self, answers, faults=(), model="claude-opus-5-5", delay=0.0, together=1):
         self.answers, self.faults, self.model, self.requests, self.lock = answers, list(faults), model, [], threading.Lock()
         self.delay, self.peak, self.now = delay, 0, 0
+        self.together, self.met, self.first = together, threading.Event(), ""
         handler = type("Handler", (_Handler,), {"api": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
@@ -28,9 +30,13 @@ class Api:
         self.server.shutdown()
         self.server.server_close()
 
-    def due(self, request):
+    def about(self, request):
+        "The class that a request is about"
         first = request["messages"][0]["content"]
-        name = re.search(r"Analyze `([\w.]+)`", first if isinstance(first, str) else first[0]["text"])[1]
+        return re.search(r"Analyze `([\w.]+)`", first if isinstance(first, str) else first[0]["text"])[1]
+
+    def due(self, request):
+        name = self.about(request)
         n = sum(m["role"] == "assistant" for m in request["messages"])
         return self.answers[name][n] if n < len(self.answers[name]) else self.answers[name][-1]
 
@@ -64,7 +70,12 @@ class _Handler(BaseHTTPRequestHandler):
         with api.lock:
             api.now += 1
             api.peak = max(api.peak, api.now)
+            api.first = api.first or api.about(request)
+            if api.peak >= api.together:
+                api.met.set()
         wait(api.delay)
+        if api.about(request) != api.first:
+            api.met.wait(30)
         with api.lock:
             api.now -= 1
         message = {"id": "msg_1", "type": "message", "role": "assistant", "model": api.model, "stop_sequence": None, **api.due(request)}

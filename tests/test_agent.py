@@ -541,7 +541,7 @@ def test_eight_over_a_small_budget(limit, why, db):
     names = MANY[:8]
     answers = greedy({n: norm_answers(n) if n.endswith("RMSNorm") else recorded(n) for n in names})
     budget = Budget(**limit)
-    with Api(answers, delay=0.05) as api:
+    with Api(answers, together=2) as api:
         send = sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url))
         outcomes = analyze_classes(names, send, db, budget, jobs=8, llm=MODEL, force=True)
         failed = [o for o in outcomes if o.status == "failed"]

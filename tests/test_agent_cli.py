@@ -96,7 +96,7 @@ def test_model_needs_some(shell):
     "Of what a model needs, what is not verified is analyzed, several at once; the rest comes from the database, and the next time all of it does"
     needed = (NORM, MLP, ATTENTION)
     doubted(shell, *needed)
-    with Api({n: recorded(n) for n in needed}, delay=0.2) as api:
+    with Api({n: recorded(n) for n in needed}, together=2) as api:
         line = f"agent --model llama-2-7b --base-url {api.url}"
         status, out, _ = shell(line)
         assert status == 0 and all(f"{n}: verified, {len(recorded(n))} turns" in out for n in needed), out
