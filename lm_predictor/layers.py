@@ -76,12 +76,18 @@ def per_layer(config, layers: int) -> dict:
     return {k: v for k, v in {**computed, **vars(config)}.items() if not k.startswith("_") and listed(v)}
 
 
+def _counts_layers(model, lists: dict, layers: int) -> bool:
+    "Whether the code goes over several lists side by side, up to a number of its own: XLM's attentions[i], ffns[i], layer_norm1[i]"
+    owners = [path.rpartition(".")[0] for path in lists]
+    return any(owners.count(o) > 1 and any(vars(model.get_submodule(o)).get(name) == layers for name in LAYERS) for o in set(owners))
+
+
 def layer_kinds(model, config) -> list[tuple[int, ...]]:
-    "The layers of each kind, kinds in order of their first layer"
+    "The layers of each kind, kinds in order of their first layer; none where every layer is needed"
     layers = layer_count(config)
     lists, stated = layer_lists(model, layers), per_layer(config, layers)
     found = {}
-    if not lists:
+    if not lists or _counts_layers(model, lists, layers):
         return []
     for i in range(layers):
         key = (tuple(_module_kind(m[i]) for m in lists.values()), tuple(str(v[i]) for v in stated.values()))
