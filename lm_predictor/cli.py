@@ -16,33 +16,10 @@ import sys
 from pathlib import Path
 
 from . import __version__
+from .units import digits, seconds, unit
 
 # %% auto #0
-__all__ = ['unit', 'seconds', 'UsageError', 'parser', 'main']
-
-# %% ../nbs/17_cli.ipynb #5471ac09
-def unit(x: float, name: str) -> str:
-    "A number with an SI prefix: 1.37e11 FLOP -> 137 GFLOP"
-    if x == 0:
-        return f"0 {name}"
-    for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(x) >= scale * 0.9995:
-            return f"{_digits(x / scale)} {prefix}{name}"
-    return f"{_digits(x)} {name}"
-
-
-def _digits(x: float) -> str:
-    return f"{x:.3g}" if abs(x) < 999.5 else f"{x:,.0f}"
-
-
-def seconds(t: float) -> str:
-    "A duration: 0.0149 -> 14.9 ms"
-    if t == 0:
-        return "0 s"
-    for name, scale in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):
-        if t >= scale * 0.9995:
-            return f"{_digits(t / scale)} {name}"
-    return f"{_digits(t / 1e-9)} ns"
+__all__ = ['UsageError', 'parser', 'main']
 
 # %% ../nbs/17_cli.ipynb #60696c7a
 class _Parser(argparse.ArgumentParser):
@@ -222,11 +199,11 @@ def _print_run(run, sort: str) -> None:
         moved = k.read_bytes + k.write_bytes
         source = k.called_from if k.class_name.startswith("torch.nn.") and k.called_from else k.source  # linear.py says nothing
         row = [k.path or "(model)", _shorten(k.operation), _short_source(source), f"{k.count}", unit(k.flops, "FLOP")[:-4].strip() or "0", unit(k.read_bytes, "B"),
-               unit(k.write_bytes, "B"), _digits(k.flops / moved) if moved else "-"]
+               unit(k.write_bytes, "B"), digits(k.flops / moved) if moved else "-"]
         rows.append(row + ([seconds(k.time_s), k.bound, f"{k.time_s * k.count / whole:.1%}"] if timed else [f"{moved * k.count / whole:.1%}"]))
     t = run.totals
     footer = ["total", "", "", str(sum(k.count for k in run.kernels)), unit(t.flops, "FLOP")[:-4].strip(), unit(t.read_bytes, "B"), unit(t.write_bytes, "B"),
-              _digits(t.flops / (t.read_bytes + t.write_bytes))]
+              digits(t.flops / (t.read_bytes + t.write_bytes))]
     footer += [seconds(t.time_s), "", "100%"] if timed else ["100%"]
     width = _console().width
     hidden = {"source", "FLOP/B", "bound"} if width < 100 else {"FLOP/B"} if width < 140 else set()
@@ -239,7 +216,7 @@ def _print_run(run, sort: str) -> None:
     if timed:
         need = t.weight_bytes + t.kv_cache_bytes
         rate = run.workload.batch_size * (run.workload.seq_len if run.workload.phase != "decode" else 1) / t.time_s
-        print(f"time {seconds(t.time_s)} ({_digits(rate)} tokens/s): a roofline, the least that this device needs, not a measured time")
+        print(f"time {seconds(t.time_s)} ({digits(rate)} tokens/s): a roofline, the least that this device needs, not a measured time")
         if need > run.hardware.memory_bytes:
             print(f"does not fit: weights and cache need {unit(need, 'B')}, {run.hardware.title} has {unit(run.hardware.memory_bytes, 'B')}")
 
