@@ -9,14 +9,17 @@ import functools
 import io
 import re
 from dataclasses import dataclass
-from math import atan2, degrees, hypot, pi
+from math import atan2, ceil, degrees, floor, hypot, log10, pi
 
 import numpy as np
 from PIL import Image
 from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, NullLocator
 
 from .hardware import Hardware, compute_dtype, load_hardware
@@ -26,8 +29,8 @@ from .units import clock, digits, prefixed, seconds, unit
 
 # %% auto #0
 __all__ = ['BLUE', 'SKY', 'GREEN', 'YELLOW', 'ORANGE', 'RED', 'PINK', 'GREY', 'INK', 'STYLE', 'KINDS', 'WORDS', 'AREA',
-           'MEASURES', 'styled', 'Drawing', 'canvas', 'kinds', 'names', 'subject', 'roofs', 'Point', 'points', 'listed',
-           'plot_roofline', 'Bar', 'bars', 'plot_breakdown', 'measure']
+           'MEASURES', 'styled', 'Drawing', 'canvas', 'kept', 'moves', 'kinds', 'names', 'subject', 'roofs', 'percent',
+           'Point', 'points', 'listed', 'plot_roofline', 'Bar', 'bars', 'plot_breakdown', 'rounded', 'measure']
 
 # %% ../nbs/14_plot.ipynb #273e5700
 BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, GREY, INK = (
@@ -51,40 +54,85 @@ def styled(draw):
 
 # %% ../nbs/14_plot.ipynb #1fe9f976
 class Drawing(Figure):
-    "A matplotlib Figure that a notebook shows, as the same bytes each time"
+    "A matplotlib Figure that a notebook shows, as the same bytes each time; quick to draw again"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.sheet, self.keys, self.moving = FigureCanvasAgg(self), {}, {}
+        self.pixels, self.still = None, False  # what stands still, at some dpi; whether that is still so
+
+    def draw(self, renderer):
+        with rc_context(STYLE):  # matplotlib makes ticks when it draws
+            super().draw(renderer)
+
+    def keep(self, ax, key) -> bool:
+        "Clear axes: what moves where the key is that of before, else all; whether the rest was kept"
+        kept = self.keys.get(ax) == key
+        if kept:
+            for artist in self.moving[ax]:
+                if not isinstance(artist, Text) or artist in ax.texts:  # a title stays, and gets another text
+                    artist.remove()
+        else:
+            ax.clear()
+        self.keys[ax], self.moving[ax] = key, []
+        self.still = kept and (self.still or self.pixels is not None)
+        return kept
 
     def png(
         self,
         dpi: float = 100,  # pixels per inch of the figure
     ) -> bytes:
-        "The picture, as the bytes of a PNG file"
+        "The picture, as the bytes of a PNG file; after a change by anything but the functions of this module, all of it is drawn"
         held = io.BytesIO()
-        self._image(dpi).save(held, format="png", compress_level=3)
+        self._image(dpi).save(held, format="png", compress_level=1)
         return held.getvalue()
 
     def _image(self, dpi: float) -> Image.Image:
-        sheet, before = FigureCanvasAgg(self), self.dpi
-        self.dpi = dpi
+        before, self.dpi = self.dpi, dpi
+        self.set_canvas(self.sheet)
         try:
-            sheet.draw()
+            if self.still and self.pixels[0] == dpi:
+                self.sheet.restore_region(self.pixels[1])
+            else:
+                self.sheet.draw()
+                self.pixels = dpi, self.sheet.copy_from_bbox(self.bbox)
+            for ax, artists in self.moving.items():
+                for artist in sorted(artists, key=lambda a: a.zorder):
+                    ax.draw_artist(artist)
+            self.still = False
+            return Image.fromarray(np.asarray(self.sheet.buffer_rgba())).convert("RGB")
         finally:
             self.dpi = before
-        return Image.fromarray(np.asarray(sheet.buffer_rgba())).convert("RGB")
 
     def _repr_png_(self):
         held, (width, height) = io.BytesIO(), (int(inches * 100) for inches in self.get_size_inches())
         self._image(150).quantize(128, Image.Quantize.MAXCOVERAGE).save(held, format="png", optimize=True)  # a third of the bytes
         return held.getvalue(), {"width": width, "height": height}
 
-
+# %% ../nbs/14_plot.ipynb #fe2ae196
 def canvas(ax, width: float, height: float, **margins):
-    "Axes to draw on: those given, cleared, or those of a new figure so many inches wide and high"
-    if ax is None:
-        figure = Drawing(figsize=(width, height))
-        figure.subplots_adjust(**{"left": 0.09, "right": 0.97, "top": 0.9, "bottom": 0.12, **margins})
-        return figure.add_subplot()
+    "Axes to draw on: those given, or those of a new figure so many inches wide and high"
+    if ax is not None:
+        return ax
+    figure = Drawing(figsize=(width, height))
+    figure.subplots_adjust(**{"left": 0.09, "right": 0.96, "top": 0.9, "bottom": 0.12, **margins})
+    return figure.add_subplot()
+
+
+def kept(ax, key) -> bool:
+    "Clear axes for a picture whose still part goes by a key; whether that part still stands"
+    if isinstance(ax.figure, Drawing):
+        return ax.figure.keep(ax, key)
     ax.clear()
-    return ax
+    return False
+
+
+def moves(ax, *artists) -> None:
+    "Artists that are drawn again each time; in a figure of any other kind, artists like others"
+    if isinstance(ax.figure, Drawing):
+        for artist in artists:
+            artist.set_animated(True)
+        ax.figure.moving[ax] += artists
 
 # %% ../nbs/14_plot.ipynb #beddb5da
 KINDS = {"attention": BLUE, "projections": SKY, "recurrence": YELLOW, "MLP": ORANGE, "experts": RED, "normalization": GREEN,
@@ -164,6 +212,11 @@ def roofs(run: Run | Hardware) -> tuple[tuple[str, int], ...]:
     return tuple((", ".join(at[peak]), peak) for peak in sorted(at, reverse=True))
 
 # %% ../nbs/14_plot.ipynb #b17f99f6
+def percent(share: float) -> str:
+    "A share: 0.1234 -> 12.3%; a small one is not nothing"
+    return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
+
+
 @dataclass(frozen=True)
 class Point:
     "Kernels at one place of the roofline plane"
@@ -197,7 +250,7 @@ class _Places:
 
     def __init__(self, ax):
         self.box, self.taken, self.texts, self.dpi = ax.get_window_extent(), [], [], ax.figure.dpi
-        self.renderer = FigureCanvasAgg(ax.figure).get_renderer()
+        self.renderer = RendererAgg(1, 1, self.dpi)  # to measure text with
 
     def size(self, text: str, points: float) -> tuple[float, float]:
         "Width and height of one line of text, with a margin"
@@ -241,7 +294,7 @@ AREA = 6000  # square points of a kernel that takes all of the time
 @styled
 def plot_roofline(
     run: Run | Hardware | str,  # a run on a device; or a device, or its name, alone
-    ax=None,                    # axes to clear and draw on
+    ax=None,                    # axes to draw on, clearing them
     labels: int = 8,            # how many kernels are named, the largest, of those with 0.5% of the time
     legend: bool = True,
 ) -> Figure:
@@ -249,40 +302,35 @@ def plot_roofline(
 
     Raises ModelError for a run without a device.
     """
-    if not isinstance(run, Run):
-        ax, device = canvas(ax, 8, 5, top=0.94), load_hardware(run)
-        _roofs(ax, device, roofs(device), ())
-        ax.set_title(f"{device.title}: what it can do at most")
-        return ax.figure
-    time_s, device, found = run.time_s, run.hardware, points(run)
-    ax = canvas(ax, 8, 5, top=0.89)
-    _roofs(ax, device, roofs(run), found)
-    shown = _inside(ax, found)
-    ax.scatter([p.intensity for p in shown], [p.rate for p in shown], s=[AREA * p.share for p in shown], c=[KINDS[p.kind] for p in shown],
-               alpha=0.85, edgecolor=INK, linewidth=0.5, zorder=3, clip_on=False)  # the largest at the back
-    _name_points(ax, device, roofs(run)[0][1], shown, labels)
-    if legend:
-        _roofline_legend(ax, {p.kind for p in shown})
-    rest = 1 - sum(p.share for p in shown)
-    ax.set_title(f"{subject(run)}\n{device.title}: {seconds(time_s, 'µ')} at least" + (f"; {rest:.1%} of it without arithmetic, not drawn" if rest >= 0.0005 else ""))
+    alone = not isinstance(run, Run)
+    run = load_hardware(run) if alone else run
+    time_s, device, found = (0, run, ()) if alone else (run.time_s, run.hardware, points(run))
+    ax, limits, held = canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, roofs(run), found), {p.kind for p in found}
+    if not kept(ax, ("roofline", device, roofs(run), limits, *sorted(held), legend)):
+        _roofs(ax, device, roofs(run), limits, alone)
+        if legend and not alone:
+            _roofline_legend(ax, held)
+    moves(ax, ax.set_title(f"{device.title}: what it can do at most" if alone else _roofline_title(run, time_s, found)), *_roof_notes(ax, device, roofs(run), found))
+    if not alone:
+        moves(ax, ax.scatter([p.intensity for p in found], [p.rate for p in found], s=[AREA * p.share for p in found], c=[KINDS[p.kind] for p in found],
+                             alpha=0.85, edgecolor=INK, linewidth=0.5, zorder=3))  # the largest at the back
+        moves(ax, *_name_points(ax, device, roofs(run)[0][1], found, labels))
     return ax.figure
 
 # %% ../nbs/14_plot.ipynb #bdcdeb45
-NOTE = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}  # behind text on lines
-
-
 def _limits(device, roofs, points) -> tuple:
-    "Limits of both axes: set by the device, so that they stand still under a slider; wider where a kernel that counts is outside"
+    "Limits of both axes: set by the device, so that they stand still under a slider; in steps of ten where a kernel that counts is outside"
+    ridge, bandwidth = roofs[0][1] / device.memory_bandwidth, device.memory_bandwidth
     counted = [p for p in points if p.share >= 0.005]
-    ridge = roofs[0][1] / device.memory_bandwidth
-    low = min([0.1, *(p.intensity / 2 for p in counted)])
-    high = max([ridge * (20 if points else 200), *(p.intensity * 2 for p in counted)])
-    return low, high, min([low * device.memory_bandwidth, *(p.rate for p in counted)]) / 5, roofs[0][1] * 9
+    low = 10.0 ** floor(log10(min([0.1, *(p.intensity for p in counted)])))
+    high = max([ridge * (20 if points else 200), *(10.0 ** ceil(log10(p.intensity)) for p in counted)])
+    lowest = min([low * bandwidth, *(10.0 ** floor(log10(p.rate)) for p in counted)])
+    return low, high, lowest / 5, roofs[0][1] * 9
 
 
-def _roofs(ax, device, roofs, points) -> None:
-    "Axes, memory roof, compute roofs and ridge, each with its figure"
-    low, high, floor, ceiling = _limits(device, roofs, points)
+def _roofs(ax, device, roofs, limits, alone: bool) -> None:
+    "Axes, memory roof, compute roofs and ridge"
+    low, high, floor, ceiling = limits
     bandwidth, peak = device.memory_bandwidth, roofs[0][1]
     ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(floor, ceiling), xlabel="arithmetic intensity (FLOP per byte)", ylabel="rate (FLOP/s)")
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
@@ -292,64 +340,14 @@ def _roofs(ax, device, roofs, points) -> None:
     ax.plot([low, peak / bandwidth], [low * bandwidth, peak], color=INK, zorder=2)
     for i, (name, rate) in enumerate(roofs):
         ax.plot([rate / bandwidth, high], [rate, rate], color=INK if i == 0 else GREY, linewidth=1.8 if i == 0 else 1.2, zorder=2)
-        text, place = f"{name}: {unit(rate, 'FLOP/s')}", {"textcoords": "offset points", "fontsize": 9, "zorder": 4}
-        if points and i:
-            ax.annotate(text, (rate / bandwidth, rate), xytext=(18, 3), **place)
-        else:
-            text += "" if points else f" from {digits(rate / bandwidth)} FLOP/B"
-            ax.annotate(text, (high, rate), xytext=(-2, 3 + _above(ax, points, rate)), ha="right", **place)
-    _memory_note(ax, device, low, peak / bandwidth, points)
-    if points:
+    if not alone:
         ax.plot([peak / bandwidth] * 2, [floor, peak], color=INK, linewidth=1, linestyle=":", zorder=1)
-        ax.annotate(f"ridge at {digits(peak / bandwidth)} FLOP/B", (peak / bandwidth, floor), xytext=(4, 5), textcoords="offset points", fontsize=9, bbox=NOTE)
+        ax.annotate(f"ridge at {digits(peak / bandwidth)} FLOP/B", (peak / bandwidth, floor), xytext=(4, 5), textcoords="offset points", fontsize=9)
 
 
-def _inside(ax, points) -> list:
-    "The points within the limits of the axes"
-    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    return [p for p in points if left <= p.intensity <= right and bottom <= p.rate <= top]
-
-# %% ../nbs/14_plot.ipynb #95510843
-def _radius(p: Point) -> float:
-    "Of a point's circle, in points (1/72 inch)"
-    return (AREA * p.share / pi) ** 0.5
-
-
-def _above(ax, points, rate: float) -> float:
-    "How far above a roof its figure must stand, to be over no point on the roof's right"
-    here = ax.get_window_extent()
-    near = [p for p in points if abs(p.rate / rate - 1) < 0.2 and ax.transData.transform((p.intensity, rate))[0] > here.x1 - here.width * 0.3]
-    return max(map(_radius, near), default=0)
-
-
-def _memory_note(ax, device, low: float, ridge: float, points) -> None:
-    "The figure of the memory roof, along it, where fewest points are"
-    dot = ax.figure.dpi / 72
-    (x0, y0), (x1, y1) = ax.transData.transform([(low, low * device.memory_bandwidth), (ridge, ridge * device.memory_bandwidth)])
-    circles = [(*ax.transData.transform((p.intensity, p.rate)), _radius(p) * dot) for p in points]
-    room = lambda f: min((hypot(x0 + f * (x1 - x0) - x, y0 + f * (y1 - y0) - y) - r for x, y, r in circles), default=999)
-    at = max((0.55, 0.7, 0.4, 0.82, 0.25), key=lambda f: min(room(f), 75 * dot))
-    ax.annotate(f"memory: {unit(device.memory_bandwidth, 'B/s')}", (low * (ridge / low) ** at, low * (ridge / low) ** at * device.memory_bandwidth),
-                xytext=(-5, 6), textcoords="offset points", ha="center", va="bottom", rotation=degrees(atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", fontsize=9)
-
-# %% ../nbs/14_plot.ipynb #f28c38dd
-def _name_points(ax, device, peak, points, labels: int) -> None:
-    "Names beside the largest points, below the roof, with a line to each"
-    places, dot = _Places(ax), ax.figure.dpi / 72
-    at = [ax.transData.transform((p.intensity, p.rate)) for p in points]
-    for p, (x, y) in zip(points, at):
-        half = 0.85 * _radius(p) * dot
-        places.taken.append((x - half, y - half, x + half, y + half))
-    (x0, y0), (x1, y1) = ax.transData.transform([(peak / device.memory_bandwidth / 10, peak / 10), (peak / device.memory_bandwidth, peak)])
-    places.texts = [tuple(t.get_window_extent().extents) for t in ax.texts if not t.get_rotation()]
-    places.taken += places.texts
-    below = lambda box: box[3] < min(y1, y1 + (box[0] - x1) * (y1 - y0) / (x1 - x0)) - 4
-    for p, (x, y) in list(zip(points, at))[:labels]:
-        text = f"{p.name}  {p.share:.1%}"
-        found = places.find(x, y, _radius(p) * dot, *places.size(text, 8.5), below) if p.share >= 0.005 else None
-        if found:
-            ax.annotate(text, (p.intensity, p.rate), xytext=((found[0] - x) / dot, (found[1] - y) / dot), textcoords="offset points", ha="center", va="center", bbox=NOTE,
-                        fontsize=8.5, zorder=5, arrowprops={"arrowstyle": "-", "color": "#777777", "linewidth": 0.6, "shrinkA": 2, "shrinkB": _radius(p)})
+def _roofline_title(run, time_s: float, points) -> str:
+    rest = 1 - sum(p.share for p in points)
+    return f"{subject(run)}\n{run.hardware.title}: {seconds(time_s, 'µ')} at least" + (f"; {rest:.1%} of it without arithmetic, not drawn" if rest >= 0.0005 else "")
 
 
 def _roofline_legend(ax, kinds) -> None:
@@ -357,6 +355,63 @@ def _roofline_legend(ax, kinds) -> None:
     for kind, color in (*((k, c) for k, c in KINDS.items() if k in kinds), ("1% of the time", "white")):
         ax.scatter([], [], s=AREA * 0.01, color=color, edgecolor=INK, linewidth=0.5, label=kind)
     ax.legend(loc="upper left", borderaxespad=0.2, handletextpad=0.4, labelspacing=0.35, frameon=True, framealpha=1, edgecolor="white")
+
+# %% ../nbs/14_plot.ipynb #95510843
+def _radius(p: Point) -> float:
+    "Of a point's circle, in points (1/72 inch)"
+    return (AREA * p.share / pi) ** 0.5
+
+
+def _roof_notes(ax, device, roofs, points) -> list:
+    "The figure of each roof: the highest at its end, over no point; lower ones where they begin; that of the memory along it"
+    here, notes = ax.get_window_extent(), []
+    for i, (name, rate) in enumerate(roofs):
+        text, place = f"{name}: {unit(rate, 'FLOP/s')}", {"textcoords": "offset points", "fontsize": 9, "zorder": 4}
+        if points and i:
+            notes.append(ax.annotate(text, (rate / device.memory_bandwidth, rate), xytext=(18, 3), **place))
+            continue
+        near = [_radius(p) for p in points if abs(p.rate / rate - 1) < 0.2 and ax.transData.transform((p.intensity, rate))[0] > here.x1 - here.width * 0.3]
+        text += "" if points else f" from {digits(rate / device.memory_bandwidth)} FLOP/B"
+        notes.append(ax.annotate(text, (ax.get_xlim()[1], rate), xytext=(-2, 3 + max(near, default=0)), ha="right", **place))
+    return [*notes, _memory_note(ax, device, roofs[0][1], points)]
+
+
+def _memory_note(ax, device, peak: float, points):
+    "The figure of the memory roof, where fewest points are"
+    dot, bandwidth, low, ridge = ax.figure.dpi / 72, device.memory_bandwidth, ax.get_xlim()[0], peak / device.memory_bandwidth
+    (x0, y0), (x1, y1) = ax.transData.transform([(low, low * bandwidth), (ridge, peak)])
+    circles = [(*ax.transData.transform((p.intensity, p.rate)), _radius(p) * dot) for p in points]
+    room = lambda f: min((hypot(x0 + f * (x1 - x0) - x, y0 + f * (y1 - y0) - y) - r for x, y, r in circles), default=999)
+    at = low * (ridge / low) ** max((0.55, 0.7, 0.4, 0.82, 0.25), key=lambda f: min(room(f), 75 * dot))
+    return ax.annotate(f"memory: {unit(bandwidth, 'B/s')}", (at, at * bandwidth), xytext=(-5, 6), textcoords="offset points", ha="center", va="bottom",
+                       rotation=degrees(atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", fontsize=9)
+
+# %% ../nbs/14_plot.ipynb #f28c38dd
+def _name_points(ax, device, peak, points, labels: int) -> list:
+    "Names beside the largest points, below the roof, with a line to each; white behind them"
+    places, dot = _Places(ax), ax.figure.dpi / 72
+    at = [ax.transData.transform((p.intensity, p.rate)) for p in points]
+    for p, (x, y) in zip(points, at):
+        half = 0.85 * _radius(p) * dot
+        places.taken.append((x - half, y - half, x + half, y + half))
+    places.texts = [tuple(t.get_window_extent().extents) for t in ax.texts if not t.get_rotation()]
+    places.taken += places.texts
+    (x0, y0), (x1, y1) = ax.transData.transform([(peak / device.memory_bandwidth / 10, peak / 10), (peak / device.memory_bandwidth, peak)])
+    below = lambda box: box[3] < min(y1, y1 + (box[0] - x1) * (y1 - y0) / (x1 - x0)) - 4
+    texts, lines, backs = [], [], []
+    for p, (x, y) in list(zip(points, at))[:labels]:
+        text, r = f"{p.name}  {percent(p.share)}", _radius(p) * dot
+        width, height = places.size(text, 8.5)
+        found = places.find(x, y, r, width, height, below) if p.share >= 0.005 else None
+        if found:
+            texts.append(ax.text(*ax.transData.inverted().transform(found), text, ha="center", va="center", fontsize=8.5, zorder=5))
+            end = [min(max(c, f - side / 2), f + side / 2) for c, f, side in zip((x, y), found, (width, height))]
+            from_edge = min(1.0, r / (hypot(end[0] - x, end[1] - y) or 1))
+            lines.append([(x + (end[0] - x) * from_edge, y + (end[1] - y) * from_edge), end])
+            backs.append([(found[0] + i * width / 2, found[1] + j * height / 2.4) for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1))])
+    data = lambda shapes: [ax.transData.inverted().transform(shape) for shape in shapes]
+    return [*texts, ax.add_collection(LineCollection(data(lines), color="#777777", linewidth=0.6, zorder=3.5), autolim=False),
+            ax.add_collection(PolyCollection(data(backs), facecolor="white", alpha=0.8, zorder=3.6), autolim=False)]
 
 # %% ../nbs/14_plot.ipynb #6b9adef0
 @dataclass(frozen=True)
@@ -405,24 +460,27 @@ def plot_breakdown(
 ) -> Figure:
     "Time, FLOPs or bytes of a run in bars, largest first: by kernel, or by kind of layer with its kernels stacked in each bar"
     found = bars(run, what, by, top)
-    ax = canvas(ax, 8, 1.15 + 0.3 * len(found), left=0.3, right=0.97, top=1 - 0.55 / (1.15 + 0.3 * len(found)), bottom=0.55 / (1.15 + 0.3 * len(found)))
-    whole = sum(b.total(what) for b in found) or 1
-    label, scale, said = measure(what, max((b.total(what) for b in found), default=0))
+    high = 1.2 + 0.3 * len(found)
+    ax = canvas(ax, 8, high, left=0.3, top=1 - 0.6 / high, bottom=0.55 / high)
+    whole = sum(b.total(what) for b in found)
+    label, scale, said = measure(what, found[0].total(what))
+    limit = rounded(found[0].total(what) / scale * (1.4 if what == "time_s" else 1.3))
+    if not kept(ax, ("breakdown", label, limit, tuple((b.name, b.kind) for b in found), legend)):
+        _bar_axes(ax, [b.name for b in found], label, limit)
+        if legend:
+            _bar_legend(ax, {"read": BLUE, "written": ORANGE} if what == "bytes" else {kind: color for kind, color in KINDS.items() if kind in {b.kind for b in found}})
     for place, bar in enumerate(found):
-        _stack(ax, place, bar, what, scale)
-        bound = {k.bound for k in bar.kernels}
-        note = f", {next(iter(bound))}" if what == "time_s" and len(bound) == 1 and bound <= {"memory", "compute"} else ""
-        ax.annotate(f"{said(bar.total(what))}  {bar.total(what) / whole:.1%}{note}", (bar.total(what) / scale, place), xytext=(4, 0), textcoords="offset points",
-                    va="center", fontsize=8.5)
-    ax.set_yticks(range(len(found)), [b.name for b in found])
-    ax.set(ylim=(len(found) - 0.4, -0.6), xlim=(0, max((b.total(what) for b in found), default=1) / scale * 1.28 or 1), xlabel=label)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(False, axis="y")
+        moves(ax, *_stack(ax, place, bar, what, scale), ax.annotate(_bar_note(bar, what, whole, said), (bar.total(what) / scale, place), xytext=(4, 0),
+                                                                    textcoords="offset points", va="center", fontsize=8.5))
     device = f"{run.hardware.title}: " if run.hardware and what == "time_s" else ""
-    ax.set_title(f"{subject(run)}\n{device}{said(whole)}{' at least' * (what == 'time_s')}", x=0, loc="left")
-    if legend:
-        _bar_legend(ax, found, what)
+    moves(ax, ax.set_title(f"{subject(run)}\n{device}{said(whole)}{' at least' if what == 'time_s' else ' moved' if what == 'bytes' else ''}"))
     return ax.figure
+
+
+def rounded(x: float) -> float:
+    "The next round number, so that an axis stands still while what is on it changes a little: 34.5 -> 40"
+    power = 10.0 ** floor(log10(x)) if x > 0 else 1.0
+    return next(step * power for step in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if step * power >= x * (1 - 1e-12))
 
 
 def measure(what: str, largest: float) -> tuple:
@@ -435,22 +493,35 @@ def measure(what: str, largest: float) -> tuple:
     noun = {"flops": "operations", "bytes": "bytes moved", "read_bytes": "bytes read", "write_bytes": "bytes written"}[what]
     return f"{noun} ({prefix}{base})", scale, lambda x: unit(x, base)
 
-# %% ../nbs/14_plot.ipynb #44885b2e
-def _stack(ax, place: float, bar: Bar, what: str, scale: float) -> None:
+# %% ../nbs/14_plot.ipynb #e0655a2a
+def _bar_axes(ax, names: list, label: str, limit: float) -> None:
+    "Axes of horizontal bars, the first on top"
+    ax.set(xscale="linear", yscale="linear", xlim=(0, limit), ylim=(len(names) - 0.4, -0.6), xlabel=label)
+    ax.set_yticks(range(len(names)), names)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(False, axis="y")
+
+
+def _stack(ax, place: float, bar: Bar, what: str, scale: float) -> list:
     "One bar: its kernels side by side; of bytes, what is read and what is written"
     if what == "bytes":
         pieces = [(bar.total("read_bytes"), BLUE), (bar.total("write_bytes"), ORANGE)]
     else:
         pieces = sorted(((getattr(k, what) * k.count, KINDS[bar.kind]) for k in bar.kernels), reverse=True)
-    left = 0.0
+    left, drawn = 0.0, []
     for size, color in pieces:
-        ax.barh(place, size / scale, left=left, height=0.72, color=color, edgecolor="white", linewidth=0.4 if what != "bytes" else 0)
+        drawn.append(ax.add_patch(Rectangle((left, place - 0.36), size / scale, 0.72, color=color, ec="white", lw=0 if what == "bytes" else 0.4, zorder=2)))
         left += size / scale
+    return drawn
 
 
-def _bar_legend(ax, bars, what: str) -> None:
+def _bar_note(bar: Bar, what: str, whole: float, said) -> str:
+    "`17.9 ms  56.5%, compute`"
+    bound = {k.bound for k in bar.kernels}
+    note = f", {next(iter(bound))}" if what == "time_s" and len(bound) == 1 and bound <= {"memory", "compute"} else ""
+    return f"{said(bar.total(what))}  {percent(bar.total(what) / (whole or 1))}{note}"
+
+
+def _bar_legend(ax, colors: dict) -> None:
     "What the colours mean, in the empty lower right"
-    colors = {"read": BLUE, "written": ORANGE} if what == "bytes" else {kind: color for kind, color in KINDS.items() if kind in {b.kind for b in bars}}
-    for kind, color in colors.items():
-        ax.barh([0], [0], color=color, label=kind)
-    ax.legend(loc="lower right", borderaxespad=0.2)
+    ax.legend(handles=[Patch(color=color, label=name) for name, color in colors.items()], loc="lower right", borderaxespad=0.2)
