@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import atan2, ceil, degrees, floor, hypot, log10, pi
 
 import numpy as np
@@ -22,15 +22,18 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, NullLocator
 
+from .execution import EXECUTIONS, device_kernels
 from .hardware import Hardware, compute_dtype, load_hardware
-from .model import KernelRow, Run
+from .model import KernelRow, ModelCost, ModelError, Run, Workload, whole
 from .roofline import arithmetic_intensity
 from .units import clock, digits, prefixed, seconds, unit
 
 # %% auto #0
 __all__ = ['BLUE', 'SKY', 'GREEN', 'YELLOW', 'ORANGE', 'RED', 'PINK', 'GREY', 'INK', 'STYLE', 'KINDS', 'WORDS', 'AREA',
-           'MEASURES', 'styled', 'Drawing', 'canvas', 'kept', 'moves', 'kinds', 'names', 'subject', 'roofs', 'percent',
-           'Point', 'points', 'listed', 'plot_roofline', 'Bar', 'bars', 'plot_breakdown', 'rounded', 'measure']
+           'MEASURES', 'LENGTHS', 'LINES', 'CONTEXTS', 'styled', 'Drawing', 'canvas', 'kept', 'moves', 'kinds', 'names',
+           'subject', 'usage', 'roofs', 'percent', 'Point', 'points', 'listed', 'plot_roofline', 'Bar', 'bars',
+           'plot_breakdown', 'rounded', 'measure', 'Step', 'traffic_steps', 'plot_waterfall', 'curves', 'plot_lengths',
+           'cache_bytes', 'longest_context', 'plot_cache', 'fits', 'plot_comparison']
 
 # %% ../nbs/14_plot.ipynb #273e5700
 BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, GREY, INK = (
@@ -67,7 +70,7 @@ class Drawing(Figure):
 
     def keep(self, ax, key) -> bool:
         "Clear axes: what moves where the key is that of before, else all; whether the rest was kept"
-        kept = self.keys.get(ax) == key
+        kept = key is not None and self.keys.get(ax) == key
         if kept:
             for artist in self.moving[ax]:
                 if not isinstance(artist, Text) or artist in ax.texts:  # a title stays, and gets another text
@@ -190,12 +193,16 @@ def _name(k: KernelRow, operations: int) -> str:
 # %% ../nbs/14_plot.ipynb #7f891e39
 def subject(run: Run) -> str:
     "What a run is about, for a title: `Llama-2-7b-hf: prefill of 2,048 tokens, flash`"
-    w = run.workload
+    return f"{run.model.rsplit('/', 1)[-1]}: {usage(run.workload)}, {run.execution}"
+
+
+def usage(w: Workload) -> str:
+    "A workload in words: `one token after 4,096, batch 8`"
     tokens = f"{w.seq_len:,} new token{'s' * (w.seq_len > 1)}"
     what = {"prefill": f"prefill of {w.seq_len:,} token{'s' * (w.seq_len > 1)}", "decode": f"one token after {w.cache_len:,}"}
     batch = f", batch {w.batch_size:,}" if w.batch_size > 1 else ""
     bits = "" if w.w_bits == w.a_bits == w.kv_bits == 16 else f", {w.w_bits}-bit weights" + f", {w.kv_bits}-bit cache" * (w.kv_bits != w.w_bits)
-    return f"{run.model.rsplit('/', 1)[-1]}: {what.get(w.phase, f'{tokens} after {w.cache_len:,}')}{batch}{bits}, {run.execution}"
+    return f"{what.get(w.phase, f'{tokens} after {w.cache_len:,}')}{batch}{bits}"
 
 # %% ../nbs/14_plot.ipynb #25881bca
 def roofs(run: Run | Hardware) -> tuple[tuple[str, int], ...]:
@@ -462,7 +469,7 @@ def plot_breakdown(
     found = bars(run, what, by, top)
     high = 1.2 + 0.3 * len(found)
     ax = canvas(ax, 8, high, left=0.3, top=1 - 0.6 / high, bottom=0.55 / high)
-    whole = sum(b.total(what) for b in found)
+    everything = sum(b.total(what) for b in found)
     label, scale, said = measure(what, found[0].total(what))
     limit = rounded(found[0].total(what) / scale * (1.4 if what == "time_s" else 1.3))
     if not kept(ax, ("breakdown", label, limit, tuple((b.name, b.kind) for b in found), legend)):
@@ -470,10 +477,10 @@ def plot_breakdown(
         if legend:
             _bar_legend(ax, {"read": BLUE, "written": ORANGE} if what == "bytes" else {kind: color for kind, color in KINDS.items() if kind in {b.kind for b in found}})
     for place, bar in enumerate(found):
-        moves(ax, *_stack(ax, place, bar, what, scale), ax.annotate(_bar_note(bar, what, whole, said), (bar.total(what) / scale, place), xytext=(4, 0),
+        moves(ax, *_stack(ax, place, bar, what, scale), ax.annotate(_bar_note(bar, what, everything, said), (bar.total(what) / scale, place), xytext=(4, 0),
                                                                     textcoords="offset points", va="center", fontsize=8.5))
     device = f"{run.hardware.title}: " if run.hardware and what == "time_s" else ""
-    moves(ax, ax.set_title(f"{subject(run)}\n{device}{said(whole)}{' at least' if what == 'time_s' else ' moved' if what == 'bytes' else ''}"))
+    moves(ax, ax.set_title(f"{subject(run)}\n{device}{said(everything)}{' at least' if what == 'time_s' else ' moved' if what == 'bytes' else ''}"))
     return ax.figure
 
 
@@ -525,3 +532,315 @@ def _bar_note(bar: Bar, what: str, whole: float, said) -> str:
 def _bar_legend(ax, colors: dict) -> None:
     "What the colours mean, in the empty lower right"
     ax.legend(handles=[Patch(color=color, label=name) for name, color in colors.items()], loc="lower right", borderaxespad=0.2)
+
+# %% ../nbs/14_plot.ipynb #a55a6f59
+@dataclass(frozen=True)
+class Step:
+    "What one operation moves less in an execution than in the one before it; negative where it moves more"
+    name: str
+    kind: str
+    removed: int  # bytes
+
+
+def traffic_steps(
+    cost: ModelCost,
+    workload: Workload | None = None,
+    **sizes,                          # or its fields: batch_size, seq_len, ...
+) -> tuple[dict, dict]:               # execution -> bytes moved; execution -> steps that lead to it, the largest first
+    "Where the traffic of eager execution goes in fused, and that of fused in flash"
+    runs = {e: cost.at(workload, e, **sizes) for e in EXECUTIONS}
+    named = {e: list(zip(names(run), kinds(run))) for e, run in runs.items()}
+    moved = {e: [(k.read_bytes + k.write_bytes) * k.count for k in run.kernels] for e, run in runs.items()}
+    graph = cost.record.graph(cost.case_at(runs["eager"].workload)[0])
+    home = {node: at for at, kernel in zip(named["fused"], device_kernels(graph, "fused")) for node in kernel.nodes}
+    became = [home.get(kernel.nodes[0], (f"{name}, not needed", kind)) for kernel, (name, kind) in zip(device_kernels(graph, "eager"), named["eager"])]
+    steps = {"fused": _steps(became, moved["eager"], named["fused"], moved["fused"]), "flash": _steps(named["fused"], moved["fused"], named["flash"], moved["flash"])}
+    return {e: sum(bytes) for e, bytes in moved.items()}, steps
+
+
+def _steps(before: list, had: list, after: list, has: list) -> tuple[Step, ...]:
+    removed = {}
+    for at, bytes in (*zip(before, had), *zip(after, [-b for b in has])):
+        removed[at] = removed.get(at, 0) + bytes
+    return tuple(sorted((Step(*at, bytes) for at, bytes in removed.items() if bytes), key=lambda s: -abs(s.removed)))
+
+# %% ../nbs/14_plot.ipynb #2bf5a90f
+@styled
+def plot_waterfall(
+    cost: ModelCost,
+    workload: Workload | None = None,
+    ax=None,        # axes to draw on, clearing them
+    top: int = 5,   # so many operations in each step; the rest are one
+    **sizes,        # or the fields of the workload: batch_size, seq_len, ...
+) -> Figure:
+    "The bytes that eager execution moves, what fused removes of them, what flash removes of those, by operation"
+    totals, steps = traffic_steps(cost, workload, **sizes)
+    rows = _waterfall_rows(totals, {e: _largest(steps[e], top) for e in steps})
+    high = 1.2 + 0.3 * len(rows)
+    ax = canvas(ax, 8, high, left=0.3, top=1 - 0.6 / high, bottom=0.55 / high)
+    label, scale, said = measure("bytes", totals["eager"])
+    kept(ax, None)
+    _bar_axes(ax, [name for name, *_ in rows], label, rounded(max(end for _, _, end, _, _ in rows) / scale * 1.15))
+    for place, (name, start, end, color, sign) in enumerate(rows):
+        ax.add_patch(Rectangle((min(start, end) / scale, place - 0.36), abs(end - start) / scale, 0.72, color=color, zorder=2))
+        ax.annotate(f"{sign}{said(abs(end - start))}", (max(start, end) / scale, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5)
+        if place + 1 < len(rows):
+            ax.plot([end / scale] * 2, [place - 0.36, place + 1.36], color=GREY, linewidth=0.8, zorder=1)
+    w = replace(workload or Workload(), **sizes)
+    ax.set_title(f"{cost.model.rsplit('/', 1)[-1]}: {usage(w)}\nbytes moved: {', '.join(f'{e} {said(b)}' for e, b in totals.items())}")
+    used = {color for *_, color, _ in rows}
+    _bar_legend(ax, {kind: color for kind, color in KINDS.items() if color in used})
+    return ax.figure
+
+# %% ../nbs/14_plot.ipynb #400ba9ec
+def _largest(steps: tuple, top: int) -> tuple:
+    "The largest steps, the others as one"
+    if len(steps) <= top + 1:
+        return steps
+    return (*steps[:top], Step(f"{len(steps) - top} others", "other", sum(s.removed for s in steps[top:])))
+
+
+def _waterfall_rows(totals: dict, steps: dict) -> list:
+    "Rows of a waterfall: (name, start, end, colour, sign), in bytes"
+    rows = []
+    for execution, total in totals.items():
+        at = rows[-1][2] if rows else 0
+        for s in steps.get(execution, ()):
+            rows.append((s.name, at, at - s.removed, KINDS[s.kind], "−" if s.removed > 0 else "+"))
+            at -= s.removed
+        rows.append((execution, 0, total, "#555555", ""))
+    return rows
+
+# %% ../nbs/14_plot.ipynb #eae47032
+LENGTHS = tuple(2**i for i in range(7, 18))
+
+
+def curves(
+    cost: ModelCost,
+    what: str = "flops",       # or bytes, time_s
+    over: str = "seq_len",     # or cache_len
+    lengths: tuple = LENGTHS,
+    by: str = "kind",          # or execution
+    hardware=None,             # for time_s
+    execution: str = "flash",
+    **sizes,                   # the other fields of the workload
+) -> tuple[tuple, dict]:       # the lengths, and for "total" and each kind, or for each execution, its values
+    """A measure at many lengths. Raises ModelError where none of the lengths is admitted."""
+    if what not in MEASURES or over not in ("seq_len", "cache_len") or by not in ("kind", "execution"):
+        raise ModelError(f"curves are of {', '.join(MEASURES)}, over seq_len or cache_len, by kind or execution; got {what!r}, {over!r}, {by!r}")
+    sizes = {"seq_len": 1, **sizes} if over == "cache_len" else sizes
+    at, values, refused = [], {}, None
+    for length in lengths:
+        try:
+            runs = {e: cost.at(execution=e, **{**sizes, over: length}) for e in (EXECUTIONS if by == "execution" else (execution,))}
+        except ModelError as e:
+            refused = e
+            continue
+        at.append(length)
+        for name, value in _measured({e: run.on(hardware) if hardware else run for e, run in runs.items()}, what, by).items():
+            values.setdefault(name, []).append(value)
+    if not at:
+        raise refused or ModelError("curves need a length")
+    return tuple(at), values
+
+
+def _measured(runs: dict, what: str, by: str) -> dict:
+    total = lambda bars: sum(b.total(what) for b in bars)
+    if by == "execution":
+        return {e: total(bars(run, what, "kind")) for e, run in runs.items()}
+    found = {b.kind: b.total(what) for b in bars(*runs.values(), what, "kind")}
+    return {"total": sum(found.values()), **{kind: found.get(kind, 0) for kind in KINDS}}
+
+# %% ../nbs/14_plot.ipynb #61b7c9b2
+@styled
+def plot_lengths(
+    cost: ModelCost,
+    over: str = "seq_len",    # or cache_len
+    what: str | None = None,  # flops, bytes or time_s; None for all that there are, side by side
+    hardware=None,            # a device or its name, for time
+    ax=None,                  # axes to draw one measure on, clearing them
+    legend: bool = True,
+    **given,                  # lengths, by, execution, and the other fields of the workload, as of curves()
+) -> Figure:
+    "FLOPs, bytes and time of a model against the length of the prompt, or of what is cached"
+    wanted = [what] if what else ["flops", "bytes"] + ["time_s"] * (hardware is not None)
+    if ax is None:
+        figure = Drawing(figsize=(8, 3.9))
+        figure.subplots_adjust(left=0.09, right=0.985, top=0.74, bottom=0.13, wspace=0.42)
+        panels = figure.subplots(1, len(wanted), squeeze=False)[0]
+    else:
+        panels = [ax]
+    for panel, measured in zip(panels, wanted):
+        kept(panel, None)
+        _plot_curves(panel, *curves(cost, measured, over, hardware=hardware, **given), measured, over)
+    if ax is None:
+        w = replace(Workload(), **{k: v for k, v in given.items() if k not in ("lengths", "by", "execution")})
+        figure.text(0.09, 0.955, _lengths_title(cost, w, over, hardware, given), fontsize=STYLE["axes.titlesize"], va="center")
+        if legend:
+            figure.legend(*panels[0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0.075, 0.93), ncols=8, columnspacing=1.2, handlelength=1.4)
+    elif legend:
+        ax.legend(loc="upper left")
+    return panels[0].figure
+
+# %% ../nbs/14_plot.ipynb #33994002
+def _lengths_title(cost, w: Workload, over: str, hardware, given: dict) -> str:
+    device = f", {load_hardware(hardware).title}" if hardware is not None else ""
+    execution = "" if given.get("by") == "execution" else f", {given.get('execution', 'flash')}"
+    return f"{cost.model.rsplit('/', 1)[-1]}: {'prefill' if over == 'seq_len' else 'one token'}{f', batch {w.batch_size:,}' if w.batch_size > 1 else ''}{execution}{device}"
+
+
+def _plot_curves(ax, at: tuple, values: dict, what: str, over: str) -> None:
+    "Lines on logarithmic axes, in the colours of the kinds; a kind that is nowhere 1% of the whole is left out"
+    most = [max(held) for held in zip(*values.values())]
+    ax.set(xscale="log", yscale="log", xlabel="tokens of the prompt" if over == "seq_len" else "tokens in the cache", title={"flops": "operations", "time_s": "time"}.get(what, "bytes moved"))
+    for (name, held), color in zip(values.items(), (INK, *KINDS.values()) if "total" in values else (RED, ORANGE, BLUE)):
+        if any(v >= 0.01 * w for v, w in zip(held, most)):
+            ax.plot(at, [v or None for v in held], color=color, label=name, linewidth=2.4 if name == "total" else 1.6, zorder=2 if name == "total" else 3)
+    ax.set_xticks(at[:: max(1, (len(at) + 3) // 5)], [f"{n:,}" if n < 1024 or n % 1024 else f"{n // 1024:,}k" for n in at[:: max(1, (len(at) + 3) // 5)]])
+    ax.yaxis.set_major_formatter(EngFormatter({"flops": "FLOP", "time_s": "s"}.get(what, "B")))
+    ax.tick_params(labelsize=9)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_minor_locator(NullLocator())
+
+# %% ../nbs/14_plot.ipynb #7e982aba
+def cache_bytes(cost: ModelCost, context: int, **sizes) -> int:
+    "Bytes of the cache after so many tokens in each sequence; sizes are the other fields of the workload"
+    w = replace(Workload(), **{**sizes, "seq_len": 1, "cache_len": context - 1}) if context > 1 else replace(Workload(), **{**sizes, "seq_len": 1})
+    case, values, _ = cost.case_at(w)
+    return whole(cost.record.graph(case).kv_cache_bytes.evaluate(values))
+
+
+def longest_context(
+    cost: ModelCost,
+    hardware,                # a device or its name
+    most: int = 2**30,
+    **sizes,                 # batch_size, w_bits, kv_bits, ...
+) -> int:                    # tokens in each sequence; 0 where the weights alone do not fit
+    "The longest context whose cache fits into a device's memory beside the weights; activations are not counted"
+    w = replace(Workload(), **{**sizes, "seq_len": 1, "cache_len": 1})
+    room = load_hardware(hardware).memory_bytes - whole(cost.record.weight_bytes.evaluate(cost.case_at(w)[1]))
+    fits = lambda n: _admits(cost, n, sizes) and cache_bytes(cost, n, **sizes) <= room
+    low, high = (0, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _admits(cost: ModelCost, context: int, sizes: dict) -> bool:
+    try:
+        cache_bytes(cost, context, **sizes)
+        return True
+    except ModelError:
+        return False
+
+# %% ../nbs/14_plot.ipynb #0687cafc
+LINES = (BLUE, ORANGE, GREEN, RED, PINK, SKY, GREY, INK)
+CONTEXTS = tuple(2**i for i in range(10, 21))
+
+
+@styled
+def plot_cache(
+    costs: list,               # ModelCosts; or a dict of them by the name to show
+    hardware=None,             # a device or its name, whose memory is drawn
+    contexts: tuple = CONTEXTS,
+    ax=None,                   # axes to draw on, clearing them
+    **sizes,                   # batch_size, kv_bits, ...
+) -> Figure:
+    "Memory of the KV cache of several models against the context, with the memory of a device"
+    costs = costs if isinstance(costs, dict) else {c.model.rsplit("/", 1)[-1]: c for c in costs}
+    ax, ends = canvas(ax, 8, 4.6, left=0.1, right=0.74, bottom=0.13), []
+    kept(ax, None)
+    ax.set(xscale="log", yscale="log", xlabel="context (tokens in each sequence)", ylabel="KV cache", xlim=(contexts[0], contexts[-1]))
+    for i, (name, cost) in enumerate(costs.items()):
+        at = [n for n in contexts if _admits(cost, n, sizes)]
+        line = ax.plot(at, [cache_bytes(cost, n, **sizes) for n in at], color=LINES[i % len(LINES)], linestyle="-" if i < len(LINES) else "--")[0]
+        last = longest_context(cost, hardware, contexts[-1], **sizes) if hardware is not None else 0
+        if contexts[0] <= last < contexts[-1]:
+            ax.plot([last], [cache_bytes(cost, last, **sizes)], "o", color=line.get_color(), markeredgecolor="white", markersize=9, zorder=4)
+        ends.append((at[-1], line.get_ydata()[-1], f"{name}{': ' + fits(last, contexts) if hardware is not None else ''}", line.get_color()))
+    _cache_axes(ax, contexts, hardware)
+    _name_ends(ax, ends)
+    w = replace(Workload(), **sizes)
+    ax.set_title(f"KV cache, batch {w.batch_size:,}, {w.kv_bits} bits; circles: full with {w.w_bits}-bit weights" if hardware is not None else f"KV cache, batch {w.batch_size:,}, {w.kv_bits} bits")
+    return ax.figure
+
+
+def fits(last: int, contexts: tuple) -> str:
+    "How many tokens fit, in words: `126,882`"
+    return "too large" if last == 0 else f"{contexts[-1]:,}+" if last >= contexts[-1] else f"{last:,}"
+
+# %% ../nbs/14_plot.ipynb #cfe49337
+def _cache_axes(ax, contexts: tuple, hardware) -> None:
+    "Ticks in tokens and bytes; the line of the device"
+    ticks = contexts[:: max(1, len(contexts) // 5)]
+    ax.set_xticks(ticks, [f"{n // 1024:,}k" if n % 1024 == 0 else f"{n:,}" for n in ticks])
+    ax.yaxis.set_major_formatter(EngFormatter("B"))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_minor_locator(NullLocator())
+    if hardware is not None:
+        device = load_hardware(hardware)
+        ax.axhline(device.memory_bytes, color=INK, linewidth=1.4, linestyle="--", zorder=1)
+        ax.annotate(f"{device.title}: {unit(device.memory_bytes, 'B')}", (contexts[0], device.memory_bytes), xytext=(4, 3), textcoords="offset points", fontsize=9)
+
+
+def _name_ends(ax, ends: list) -> None:
+    "Names at the ends of lines, kept apart, in the colour of the line"
+    dot, right = ax.figure.dpi / 72, ax.get_window_extent().x1
+    spots = sorted((float(ax.transData.transform((x, y))[1]), text, color) for x, y, text, color in ends)
+    lowest = -1e9
+    for y, text, color in spots:
+        lowest = max(y, lowest + 13 * dot)
+        ax.annotate(text, (1, 0), xycoords="axes fraction", xytext=(6, (lowest - ax.get_window_extent().y0) / dot), textcoords="offset points", va="center",
+                    fontsize=8.5, color=color, annotation_clip=False)
+
+# %% ../nbs/14_plot.ipynb #37cab023
+@styled
+def plot_comparison(
+    runs: dict,            # name -> Run
+    what: str = "time_s",  # or flops, bytes
+    ax=None,               # axes to draw on, clearing them
+    legend: bool = True,
+) -> Figure:
+    "Runs beside each other, each one bar, its kinds of layers stacked in it: time per token of several models, prefill on several devices"
+    if not runs:
+        raise ModelError("a comparison needs at least one run")
+    made = {name: {b.kind: b.total(what) for b in bars(run, what, "kind")} for name, run in runs.items()}
+    largest = max(sum(held.values()) for held in made.values())
+    label, scale, said = measure(what, largest)
+    high = 1.35 + 0.36 * len(runs)
+    ax = canvas(ax, 8, high, left=0.24, top=1 - 0.8 / high, bottom=0.55 / high)
+    used, limit = [k for k in KINDS if any(held.get(k, 0) > 0.001 * largest for held in made.values())], rounded(largest / scale * 1.45)
+    if not kept(ax, ("comparison", label, tuple(runs), limit, tuple(used), legend)):
+        _bar_axes(ax, list(runs), _per_token(runs, label), limit)
+        if legend:
+            ax.legend(handles=[Patch(color=KINDS[k], label=k) for k in used], loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=6, columnspacing=1, handlelength=1, borderaxespad=0.1)
+    for place, (name, held) in enumerate(made.items()):
+        left = 0.0
+        for kind in (k for k in KINDS if held.get(k)):
+            moves(ax, ax.add_patch(Rectangle((left, place - 0.36), held[kind] / scale, 0.72, color=KINDS[kind], ec="white", lw=0.4, zorder=2)))
+            left += held[kind] / scale
+        moves(ax, ax.annotate(_compared(runs[name], what, sum(held.values()), said), (left, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5))
+    moves(ax, ax.set_title(_shared(runs), pad=26 if legend else 8))
+    return ax.figure
+
+# %% ../nbs/14_plot.ipynb #2adbfc1a
+def _per_token(runs: dict, label: str) -> str:
+    "`time per token (ms)` where every run is one token"
+    one = {run.workload.phase for run in runs.values()} == {"decode"} and label.startswith("time")
+    return label.replace("time", "time per token") if one else label
+
+
+def _compared(run: Run, what: str, total: float, said) -> str:
+    "`9.1 ms, 879 tokens/s`; says where it does not fit"
+    w, t = run.workload, run.totals
+    rate = f", {digits(w.batch_size * w.seq_len / total)} tokens/s" if what == "time_s" else ""
+    full = run.hardware is not None and t.weight_bytes + t.kv_cache_bytes > run.hardware.memory_bytes
+    return f"{said(total)}{rate}{'; does not fit' if full else ''}"
+
+
+def _shared(runs: dict) -> str:
+    "What all runs have in common, for a title"
+    parts = [{f(run) for run in runs.values()} for f in (lambda r: r.model.rsplit("/", 1)[-1], lambda r: usage(r.workload), lambda r: r.execution,
+                                                        lambda r: r.hardware.title if r.hardware else "")]
+    return ", ".join(text for (text, *more) in map(sorted, parts) if not more and text)
