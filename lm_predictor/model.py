@@ -353,8 +353,8 @@ def outdated(record: ModelRecord, db: Database) -> str:
     return ""
 
 # %% ../nbs/12_model.ipynb #3d50c271
-def find_record(config: dict, db: Database, progress=None) -> ModelRecord:
-    "The record of a config: a stored one that fits, else traced from source now; raises ModelError"
+def find_record(config: dict, db: Database, progress=None, trace: bool = True) -> ModelRecord:
+    "The record of a config: a stored one that fits, else, unless not to `trace`, traced from source now; raises ModelError"
     model_type = config["model_type"]
     reason, stale = "", None
     for path, record in stored_records(model_type, db) if model_type.replace("_", "").replace("-", "").replace(".", "").isalnum() else ():
@@ -366,9 +366,13 @@ def find_record(config: dict, db: Database, progress=None) -> ModelRecord:
             raise ModelError(f"{path}: {type(e).__name__}: {e}; restore or delete it") from None
         if not reason and not old:
             return record
-        if old and not all(importlib.util.find_spec(p) for p in ("torch", "transformers")):
-            return replace(record, notes=(*record.notes, f"stale: {old}; with pip install 'lm-predictor[trace]' it is traced again"))
+        ready = all(importlib.util.find_spec(p) for p in ("torch", "transformers"))
+        if old and not (ready and trace):
+            remedy = "`lm-predictor trace` makes it again" if ready else "with pip install 'lm-predictor[trace]' it is traced again"
+            return replace(record, notes=(*record.notes, f"stale: {old}; {remedy}"))
         reason, stale = reason or old, path if old else stale
+    if not trace:
+        raise ModelError(f"{model_type}: no stored record fits this config{f' ({reason})' if reason else ''}; `lm-predictor trace MODEL` makes one")
     record = trace_config(config, db, progress, why=reason)[0]
     if stale and stale.stem != record.id:
         stale.unlink(missing_ok=True)
@@ -694,6 +698,7 @@ class ModelCost:
     model: str
     record: ModelRecord
     values: dict  # the config's numbers by symbol
+    _planned: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # (case, execution) -> graph, its kernels, notes
 
     @property
     def parameters(self) -> int:
@@ -713,8 +718,8 @@ class ModelCost:
             raise ModelError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
         case, values, routed = self.case_at(workload)
         try:
-            graph = self.record.graph(case)
-            rows = tuple(self._row(graph, k, values) for k in device_kernels(graph, execution))
+            graph, kernels, notes = self._plan(case, execution)
+            rows = tuple(self._row(graph, k, values) for k in kernels)
         except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
             raise ModelError(f"{self.record.where}: the record is damaged ({type(e).__name__}: {' '.join(str(e).split())[:100]}); restore or delete it") from None
         if not rows:
@@ -722,8 +727,15 @@ class ModelCost:
         total = lambda name: sum(getattr(k, name) * k.count for k in rows)
         totals = Totals(total("flops"), total("matmul_flops"), total("read_bytes"), total("write_bytes"),
                         whole(self.record.weight_bytes.evaluate(values)), whole(graph.kv_cache_bytes.evaluate(values)))
-        return Run(self.model, self.record.class_name, workload, execution, rows, totals, tuple(self.record.uncounted.items()), self.parameters, (*self.record.notes, *routed, *_notes(graph, execution)),
+        return Run(self.model, self.record.class_name, workload, execution, rows, totals, tuple(self.record.uncounted.items()), self.parameters, (*self.record.notes, *routed, *notes),
                    tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls)))
+
+    def _plan(self, case: str, execution: str) -> tuple:
+        "The graph of a case, its device kernels and what their figures take for granted; made once, so that a slider is followed"
+        graph = self.record.graph(case)
+        if self._planned.get((case, execution), (None,))[0] is not graph:
+            self._planned[case, execution] = graph, device_kernels(graph, execution), _notes(graph, execution)
+        return self._planned[case, execution]
 
     def case_at(self, workload: Workload) -> tuple[str, dict, tuple]:
         """The case of the record that a workload falls into, the number of every symbol there, and what is to be said of routed experts.
@@ -783,10 +795,11 @@ def whole(x) -> int:
     return x if isinstance(x, int) else math.ceil(x)
 
 
-def analyze(model: str | dict, db: Database | None = None, progress=None, trust_remote_code: bool = False) -> ModelCost:
+def analyze(model: str | dict, db: Database | None = None, progress=None, trust_remote_code: bool = False, trace: bool = True) -> ModelCost:
     """The cost of a model: a preset, a Hugging Face id, the path of a config.json, or a config dictionary.
 
-    Uses the stored record of its kind; a kind that has none is traced from source when torch and transformers are there.
+    Uses the stored record of its kind; a kind that has none is traced from source when torch and transformers are there,
+    unless `trace` is False: then it raises ModelError.
     `trust_remote_code` runs the modeling code that a config names in its `auto_map`; without it, only transformers' own is.
     """
     name, config = ("config", model) if isinstance(model, dict) else load_config(str(model), trust_remote_code)
@@ -794,7 +807,7 @@ def analyze(model: str | dict, db: Database | None = None, progress=None, trust_
         raise ModelError("config has no model_type; a config of transformers names one, such as \"llama\"")
     check_numbers(config)
     db = db or Database()
-    record = find_record(config, db, progress)
+    record = find_record(config, db, progress, trace)
     doubts = untrusted(record, db)
     if doubts:
         record = replace(record, notes=(f"unverified: {', '.join(doubts)}; `lm-predictor verify {name}` says why", *record.notes))
