@@ -62,6 +62,7 @@ class Plan:
         self.groups: list[list[int]] = []  # operators that run in one kernel
         self.roles: dict[int, str] = {}  # operator -> what it is in attention
         self.attention: dict[int, tuple] = {}  # softmax -> operators before it from the scores on, after it to the output
+        self.held: dict[int, tuple] = {}  # cache -> reads of what it held before it was appended to
         self.wanted = {graph.logits} | {i for i, t in enumerate(graph.tensors) if t.kind == "cache"}
         self._find_attention()
 
@@ -157,6 +158,7 @@ class Plan:
         for i, n in self.nodes.items():
             if base_name(n.op) == "cat" and self.graph.tensors[n.writes[0][0]].kind == "cache":
                 new = tuple(r for r in n.reads if self.graph.tensors[r.tensor].kind != "cache")
+                self.held[n.writes[0][0]] = tuple(r for r in n.reads if r not in new)
                 self.nodes[i] = replace(n, op="aten.append", reads=new, writes=((n.writes[0][0], total(r.elements for r in new)),))
 
     def fold_copies(self) -> None:
@@ -274,12 +276,12 @@ class Plan:
         return self.graph.tensors[tensor].kind != "activation"
 
     def _outside(self, nodes: list) -> dict[int, list[Read]]:
-        "What the operators of a kernel read that none of them made before"
+        "What the operators of a kernel read that none of them made before: of a cache that one appended to, what it held"
         found, made = {}, set()
         for n in nodes:
             for r in n.reads:
-                if r.tensor not in made:
-                    found.setdefault(r.tensor, []).append(r)
+                for outside in [r] if r.tensor not in made else self.held.get(r.tensor, ()):
+                    found.setdefault(outside.tensor, []).append(outside)
             made |= {t for t, _ in n.writes}
         return found
 
