@@ -108,7 +108,7 @@ def _baddbmm(inputs, outputs, args):
 
 
 @rule("_grouped_mm", "matmul")
-def _grouped_mm(inputs, outputs, args):
+def _grouped(inputs, outputs, args):
     from sympy import Symbol
     (t, k), n = inputs[0].shape, inputs[1].shape[-1]
     return _product(CONVENTION["mac"] * t * k * n, reads={1: Symbol("active_experts", integer=True, positive=True) * k * n})
@@ -129,7 +129,7 @@ def _quantised(inputs, outputs, args):
 
 @rule("_scaled_grouped_mm", "matmul")
 def _scaled_grouped(inputs, outputs, args):
-    return _grouped_mm(inputs, outputs, args)
+    return _grouped(inputs, outputs, args)
 
 
 @rule("_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
