@@ -9,6 +9,7 @@ import ast
 import io
 import json
 import random
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable]) -> Page:
 
 def code(text: str) -> str:
     "One line of source as it stands in a Markdown table, its indent kept"
-    text = text.rstrip().replace("|", "&#124;").replace("<", "&lt;").replace("*", "&#42;").replace("_", "&#95;").replace("$", "&#36;").replace("`", "&#96;")
+    text = re.sub(r"[&|<*_$`\[\]~^@\"'\\]", lambda found: f"&#{ord(found[0])};", text.rstrip())
     indent = len(text) - len(text.lstrip())
     return f"<code>{'&nbsp;' * indent}{text.lstrip()}</code>" if text else ""
 
@@ -185,7 +186,7 @@ def forward_of(class_name: str) -> tuple:
 
 
 def source(page: Audit) -> Page:
-    "Each source line of the forward with FLOPs, bytes read and written: formulas of its own operators, and numbers with its calls"
+    "Each source line of the forward with FLOPs, bytes read and written: numbers with its calls, and formulas of its own operators"
     text, own, forward = forward_of(page.analysis.class_name)
     at = lines_at(page.variant, page.values, page.case, page.db, page.analysis.source["file"], page.record.id)
     known = {(file if file != own else "", line): row for (file, line), row in at.items()}
@@ -195,7 +196,7 @@ def source(page: Audit) -> Page:
         rows.append(_row(page, line, text.lines[line - 1], own, known.get(("", line))))
     for file, line in elsewhere:
         rows.append(_row(page, line, known[file, line].code.splitlines()[0], file, known[file, line]))
-    return table(("line:", "source", "FLOPs", "bytes read", "bytes written", "FLOPs, calls included:", "read:", "written:"), rows)
+    return table(("line:", "source", "FLOPs:", "bytes read:", "bytes written:", "own FLOPs", "own bytes read", "own bytes written"), rows)
 
 
 def _row(page: Audit, line: int, text: str, file: str, costs) -> tuple:
@@ -205,7 +206,7 @@ def _row(page: Audit, line: int, text: str, file: str, costs) -> tuple:
     kernels = [page.variant.kernels[i] for i in costs.kernels]
     own = [total(k.repeat * split_references(list(k.cost)[m])[0] for k in kernels) for m in (0, 2, 3)]
     sums = [costs.whole[m] for m in (0, 2, 3)]
-    return label, code(text), *map(inline, own), *(f"{number(n)}" for n in sums)
+    return label, code(text), *(number(n) for n in sums), *map(inline, own)
 
 
 def number(n) -> str:
@@ -409,7 +410,7 @@ def checks(page: Audit) -> tuple[Page, list[Check]]:
 
 # %% ../nbs/12e_audit.ipynb #7bcd373f
 SECTIONS = (  # title, what is said above it, the cell
-    ("The source with its cost", "Each line of `forward()`: what its own operators cost as formulas, and at these numbers with what it calls. A line without a cost makes views, or only Python runs in it.", "source(page)"),
+    ("The source with its cost", "Each line of `forward()`: what it costs at these numbers with what it calls, then what its own operators cost as formulas. A line without a cost makes views, or only Python runs in it.", "source(page)"),
     ("The path that was taken", "The model is built again without data and run in each phase. What a condition asked, what that was, and where it led.", "path(page)"),
     ("Where the parameters come from", "", "parameters(page)"),
     ("What each line executes", "One row per ATen operator, in order. The conventions (a multiply-accumulate is 2, a view costs nothing) are one table in `04_operators`.", "operators(page)"),
@@ -425,7 +426,8 @@ def audit_notebook(class_name: str, model: str = "", db: Database | None = None)
     page = audit(class_name, model, db=db)
     name = page.analysis.class_name
     short, given = name.rpartition(".")[2], f", {model!r}" if model else ""
-    cells = [_markdown(f"# {short}\n\n> What does `{name}` cost, line by line, and why believe it?\n\nWritten by `lm-predictor audit {name}{f' --model {model}' if model else ''}`; run it again to check every figure on it."),
+    cells = [_markdown(f"# {short}\n\n> What does `{name}` cost, line by line, and why believe it?"),
+             _markdown(f"Written by `lm-predictor audit {name}{f' --model {model}' if model else ''}`; run it again to check every figure on it."),
              _code("from lm_predictor.audit import agent, audit, calls, checks, operators, parameters, path, source, traffic"),
              _code(f"page = audit({name!r}{given})\npage")]
     for title, above, cell in SECTIONS:

@@ -36,7 +36,7 @@ def test_written_notebook(tmp_path, capsys):
     assert main(["audit", "torch.nn.Linear", "--into", str(tmp_path / "new")]) == 0
     path = tmp_path / "new" / "torch.nn.modules.linear.Linear.ipynb"
     cells = json.loads(path.read_text())["cells"]
-    assert str(path) in capsys.readouterr().out and [c["source"][0].strip() for c in cells if c["cell_type"] == "markdown"][1:] == [f"## {t}" for t, *_ in SECTIONS]
+    assert str(path) in capsys.readouterr().out and [c["source"][0].strip() for c in cells if c["cell_type"] == "markdown"][2:] == [f"## {t}" for t, *_ in SECTIONS]
 
 
 def test_numbers_of_a_line():
