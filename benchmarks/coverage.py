@@ -16,6 +16,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 import warnings
 from pathlib import Path
 
@@ -32,6 +33,12 @@ def config_of(model_type: str):
     from lm_predictor.build import type_config
     from lm_predictor.model import full_config
     return full_config(type_config(model_type))
+
+
+def at_fault(error: BaseException) -> str:
+    "The innermost line of a model's code that an error came through"
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if "/transformers/models/" in f.filename]
+    return f" (at {lines[-1].filename.rpartition('/')[2]}:{lines[-1].lineno}, `{lines[-1].line}`)" if lines else ""
 
 
 def row(model_type: str, timeout: int, verify: bool = False) -> dict:
@@ -73,7 +80,7 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
         bad = {n.rsplit(".", 1)[-1]: f"{c.what}: {c.detail}"[:300] for n, rows in found.items() for c in rows if not c.ok and c.what != PROOF}
         out |= {"classes": len(found), "verified": 0 if wrong else len(found) - len(bad), "failed": wrong[:2] + [f"{n}: {t}" for n, t in bad.items()][:4]}
     except (Exception, Late) as e:
-        out["error"] = f"{type(e).__name__}: {' '.join(str(e).split())[:240]}"
+        out["error"] = f"{type(e).__name__}: {' '.join(str(e).split())[:240]}{at_fault(e)}"
     finally:
         signal.alarm(0)
     return out | {"seconds": round(time.perf_counter() - start, 1), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
