@@ -277,10 +277,8 @@ def kernel_to_json(k: Kernel) -> dict:
 def name_record(class_name: str) -> dict:
     "File and class name for code generated from a class's record: LlamaRMSNorm -> transformers_llama_rms_norm.py"
     package, name = class_name.split(".")[0], class_name.rsplit(".", 1)[-1]
-    words = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+[0-9]*", name)
-    if package == "torch" and name in _ACRONYMS:
-        words = [name.lower()]
+    words = re.findall(rf"{_MIXED}|[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+[0-9]*", name)
     return {"file_name": f"{package}_{'_'.join(w.lower() for w in words)}.py", "class_name": f"{package.capitalize()}{name}"}
 
 
-_ACRONYMS = {"SiLU", "GELU", "ReLU", "ELU", "PReLU", "CELU", "SELU"}
+_MIXED = "PReLU|SiLU|ReLU|MoE(?![a-z])|NeoX"  # one word each, capitals within
