@@ -29,11 +29,11 @@ from .roofline import arithmetic_intensity
 from .units import clock, digits, prefixed, seconds, unit
 
 # %% auto #0
-__all__ = ['BLUE', 'SKY', 'GREEN', 'YELLOW', 'ORANGE', 'RED', 'PINK', 'GREY', 'INK', 'STYLE', 'KINDS', 'WORDS', 'AREA',
-           'MEASURES', 'LENGTHS', 'LINES', 'CONTEXTS', 'styled', 'Drawing', 'canvas', 'kept', 'moves', 'kinds', 'names',
-           'subject', 'usage', 'roofs', 'percent', 'Point', 'points', 'listed', 'plot_roofline', 'Bar', 'bars',
-           'plot_breakdown', 'rounded', 'measure', 'Step', 'traffic_steps', 'plot_waterfall', 'curves', 'plot_lengths',
-           'cache_bytes', 'longest_context', 'plot_cache', 'fits', 'plot_comparison']
+__all__ = ['BLUE', 'SKY', 'GREEN', 'YELLOW', 'ORANGE', 'RED', 'PINK', 'GREY', 'INK', 'STYLE', 'ROW', 'KINDS', 'WORDS', 'AREA',
+           'MEASURES', 'LENGTHS', 'LINES', 'CONTEXTS', 'styled', 'Drawing', 'kinds', 'names', 'subject', 'usage',
+           'roofs', 'Point', 'points', 'plot_roofline', 'Bar', 'bars', 'plot_breakdown', 'Step', 'traffic_steps',
+           'plot_waterfall', 'curves', 'plot_lengths', 'cache_bytes', 'longest_context', 'plot_cache',
+           'plot_comparison']
 
 # %% ../nbs/14_plot.ipynb #273e5700
 BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, GREY, INK = (
@@ -45,6 +45,9 @@ STYLE = {
     "xtick.color": "#444444", "ytick.color": "#444444", "axes.grid": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.8,
     "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 9, "lines.linewidth": 1.8, "figure.facecolor": "white",
     "figure.dpi": 100, "savefig.dpi": 150, "svg.hashsalt": "lm-predictor"}
+
+
+ROW = {"columnspacing": 1.0, "handlelength": 1.1, "handletextpad": 0.5, "borderaxespad": 0.2}  # a legend in one row
 
 
 def styled(draw):
@@ -113,7 +116,7 @@ class Drawing(Figure):
         return held.getvalue(), {"width": width, "height": height}
 
 # %% ../nbs/14_plot.ipynb #fe2ae196
-def canvas(ax, width: float, height: float, **margins):
+def _canvas(ax, width: float, height: float, **margins):
     "Axes to draw on: those given, or those of a new figure so many inches wide and high"
     if ax is not None:
         return ax
@@ -122,7 +125,13 @@ def canvas(ax, width: float, height: float, **margins):
     return figure.add_subplot()
 
 
-def kept(ax, key) -> bool:
+def _margin(texts, size: float = 10) -> float:
+    "Inches that the longest of some texts takes beside an axis"
+    renderer, font = RendererAgg(1, 1, 100), FontProperties(family=STYLE["font.family"], size=size)
+    return max(renderer.get_text_width_height_descent(text, font, False)[0] for text in texts) / 100 + 0.15
+
+
+def _kept(ax, key) -> bool:
     "Clear axes for a picture whose still part goes by a key; whether that part still stands"
     if isinstance(ax.figure, Drawing):
         return ax.figure.keep(ax, key)
@@ -130,7 +139,7 @@ def kept(ax, key) -> bool:
     return False
 
 
-def moves(ax, *artists) -> None:
+def _moves(ax, *artists) -> None:
     "Artists that are drawn again each time; in a figure of any other kind, artists like others"
     if isinstance(ax.figure, Drawing):
         for artist in artists:
@@ -219,11 +228,11 @@ def roofs(run: Run | Hardware) -> tuple[tuple[str, int], ...]:
     return tuple((", ".join(at[peak]), peak) for peak in sorted(at, reverse=True))
 
 # %% ../nbs/14_plot.ipynb #b17f99f6
-def percent(share: float) -> str:
+def _percent(share: float) -> str:
     "A share: 0.1234 -> 12.3%; a small one is not nothing"
     return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
-
+# %% ../nbs/14_plot.ipynb #2f893b11
 @dataclass(frozen=True)
 class Point:
     "Kernels at one place of the roofline plane"
@@ -241,11 +250,11 @@ def points(run: Run) -> tuple[Point, ...]:
         if k.flops and k.time_s:
             spot = arithmetic_intensity(k.flops, k.read_bytes + k.write_bytes), k.flops / k.time_s
             at.setdefault((*spot, kind), []).append((k.time_s * k.count / run.time_s, name))
-    found = [Point(x, y, sum(share for share, _ in held), kind, listed(name for _, name in sorted(held, key=lambda h: -h[0]))) for (x, y, kind), held in at.items()]
+    found = [Point(x, y, sum(share for share, _ in held), kind, _listed(name for _, name in sorted(held, key=lambda h: -h[0]))) for (x, y, kind), held in at.items()]
     return tuple(sorted(found, key=lambda p: -p.share))
 
 
-def listed(names, width: int = 40) -> str:
+def _listed(names, width: int = 40) -> str:
     "Different names in one line, as many as fit: `q_proj, k_proj and 2 more`"
     names = list(dict.fromkeys(names))
     fit = next((n for n in range(len(names), 1, -1) if len(", ".join(names[:n])) <= width), 1)
@@ -312,16 +321,16 @@ def plot_roofline(
     alone = not isinstance(run, Run)
     run = load_hardware(run) if alone else run
     time_s, device, found = (0, run, ()) if alone else (run.time_s, run.hardware, points(run))
-    ax, limits, held = canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, roofs(run), found), {p.kind for p in found}
-    if not kept(ax, ("roofline", device, roofs(run), limits, *sorted(held), legend)):
+    ax, limits, held = _canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, roofs(run), found), {p.kind for p in found}
+    if not _kept(ax, ("roofline", device, roofs(run), limits, *sorted(held), legend)):
         _roofs(ax, device, roofs(run), limits, alone)
         if legend and not alone:
             _roofline_legend(ax, held)
-    moves(ax, ax.set_title(f"{device.title}: what it can do at most" if alone else _roofline_title(run, time_s, found)), *_roof_notes(ax, device, roofs(run), found))
+    _moves(ax, ax.set_title(f"{device.title}: what it can do at most" if alone else _roofline_title(run, time_s, found)), *_roof_notes(ax, device, roofs(run), found))
     if not alone:
-        moves(ax, ax.scatter([p.intensity for p in found], [p.rate for p in found], s=[AREA * p.share for p in found], c=[KINDS[p.kind] for p in found],
+        _moves(ax, ax.scatter([p.intensity for p in found], [p.rate for p in found], s=[AREA * p.share for p in found], c=[KINDS[p.kind] for p in found],
                              alpha=0.85, edgecolor=INK, linewidth=0.5, zorder=3))  # the largest at the back
-        moves(ax, *_name_points(ax, device, roofs(run)[0][1], found, labels))
+        _moves(ax, *_name_points(ax, device, roofs(run)[0][1], found, labels))
     return ax.figure
 
 # %% ../nbs/14_plot.ipynb #bdcdeb45
@@ -337,9 +346,9 @@ def _limits(device, roofs, points) -> tuple:
 
 def _roofs(ax, device, roofs, limits, alone: bool) -> None:
     "Axes, memory roof, compute roofs and ridge"
-    low, high, floor, ceiling = limits
+    low, high, bottom, top = limits
     bandwidth, peak = device.memory_bandwidth, roofs[0][1]
-    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(floor, ceiling), xlabel="arithmetic intensity (FLOP per byte)", ylabel="rate (FLOP/s)")
+    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, top), xlabel="arithmetic intensity (FLOP per byte)", ylabel="rate (FLOP/s)")
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
     ax.yaxis.set_major_formatter(EngFormatter(sep=" "))
     for axis in (ax.xaxis, ax.yaxis):
@@ -348,8 +357,8 @@ def _roofs(ax, device, roofs, limits, alone: bool) -> None:
     for i, (name, rate) in enumerate(roofs):
         ax.plot([rate / bandwidth, high], [rate, rate], color=INK if i == 0 else GREY, linewidth=1.8 if i == 0 else 1.2, zorder=2)
     if not alone:
-        ax.plot([peak / bandwidth] * 2, [floor, peak], color=INK, linewidth=1, linestyle=":", zorder=1)
-        ax.annotate(f"ridge at {digits(peak / bandwidth)} FLOP/B", (peak / bandwidth, floor), xytext=(4, 5), textcoords="offset points", fontsize=9)
+        ax.plot([peak / bandwidth] * 2, [bottom, peak], color=INK, linewidth=1, linestyle=":", zorder=1)
+        ax.annotate(f"ridge at {digits(peak / bandwidth)} FLOP/B", (peak / bandwidth, bottom), xytext=(4, 5), textcoords="offset points", fontsize=9)
 
 
 def _roofline_title(run, time_s: float, points) -> str:
@@ -401,13 +410,13 @@ def _name_points(ax, device, peak, points, labels: int) -> list:
     for p, (x, y) in zip(points, at):
         half = 0.85 * _radius(p) * dot
         places.taken.append((x - half, y - half, x + half, y + half))
-    places.texts = [tuple(t.get_window_extent().extents) for t in ax.texts if not t.get_rotation()]
+    places.texts = [tuple(t.get_window_extent(places.renderer).extents) for t in ax.texts if not t.get_rotation()]
     places.taken += places.texts
     (x0, y0), (x1, y1) = ax.transData.transform([(peak / device.memory_bandwidth / 10, peak / 10), (peak / device.memory_bandwidth, peak)])
     below = lambda box: box[3] < min(y1, y1 + (box[0] - x1) * (y1 - y0) / (x1 - x0)) - 4
     texts, lines, backs = [], [], []
     for p, (x, y) in list(zip(points, at))[:labels]:
-        text, r = f"{p.name}  {percent(p.share)}", _radius(p) * dot
+        text, r = f"{p.name}  {_percent(p.share)}", _radius(p) * dot
         width, height = places.size(text, 8.5)
         found = places.find(x, y, r, width, height, below) if p.share >= 0.005 else None
         if found:
@@ -468,29 +477,29 @@ def plot_breakdown(
     "Time, FLOPs or bytes of a run in bars, largest first: by kernel, or by kind of layer with its kernels stacked in each bar"
     found = bars(run, what, by, top)
     high = 1.2 + 0.3 * len(found)
-    ax = canvas(ax, 8, high, left=0.3, top=1 - 0.6 / high, bottom=0.55 / high)
+    ax = _canvas(ax, 8, high, left=_margin(b.name for b in found) / 8, top=1 - 0.6 / high, bottom=0.55 / high)
     everything = sum(b.total(what) for b in found)
-    label, scale, said = measure(what, found[0].total(what))
-    limit = rounded(found[0].total(what) / scale * (1.4 if what == "time_s" else 1.3))
-    if not kept(ax, ("breakdown", label, limit, tuple((b.name, b.kind) for b in found), legend)):
+    label, scale, said = _measure(what, found[0].total(what))
+    limit = _rounded(found[0].total(what) / scale * (1.4 if what == "time_s" else 1.3))
+    if not _kept(ax, ("breakdown", label, limit, tuple((b.name, b.kind) for b in found), legend)):
         _bar_axes(ax, [b.name for b in found], label, limit)
         if legend:
             _bar_legend(ax, {"read": BLUE, "written": ORANGE} if what == "bytes" else {kind: color for kind, color in KINDS.items() if kind in {b.kind for b in found}})
     for place, bar in enumerate(found):
-        moves(ax, *_stack(ax, place, bar, what, scale), ax.annotate(_bar_note(bar, what, everything, said), (bar.total(what) / scale, place), xytext=(4, 0),
+        _moves(ax, *_stack(ax, place, bar, what, scale), ax.annotate(_bar_note(bar, what, everything, said), (bar.total(what) / scale, place), xytext=(4, 0),
                                                                     textcoords="offset points", va="center", fontsize=8.5))
     device = f"{run.hardware.title}: " if run.hardware and what == "time_s" else ""
-    moves(ax, ax.set_title(f"{subject(run)}\n{device}{said(everything)}{' at least' if what == 'time_s' else ' moved' if what == 'bytes' else ''}"))
+    _moves(ax, ax.set_title(f"{subject(run)}\n{device}{said(everything)}{' at least' if what == 'time_s' else ' moved' if what == 'bytes' else ''}"))
     return ax.figure
 
 
-def rounded(x: float) -> float:
-    "The next round number, so that an axis stands still while what is on it changes a little: 34.5 -> 40"
+def _rounded(x: float) -> float:
+    "The next round number, so that an axis stands still while what is on it changes a little: 34.5 -> 35"
     power = 10.0 ** floor(log10(x)) if x > 0 else 1.0
-    return next(step * power for step in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if step * power >= x * (1 - 1e-12))
+    return next(step * power for step in (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9, 10) if step * power >= x * (1 - 1e-12))
 
 
-def measure(what: str, largest: float) -> tuple:
+def _measure(what: str, largest: float) -> tuple:
     "Of a measure whose largest value is given: the axis label with its unit, what one of that unit is, and how a figure is written"
     if what == "time_s":
         name, scale = clock(largest, "µ")
@@ -526,7 +535,7 @@ def _bar_note(bar: Bar, what: str, whole: float, said) -> str:
     "`17.9 ms  56.5%, compute`"
     bound = {k.bound for k in bar.kernels}
     note = f", {next(iter(bound))}" if what == "time_s" and len(bound) == 1 and bound <= {"memory", "compute"} else ""
-    return f"{said(bar.total(what))}  {percent(bar.total(what) / (whole or 1))}{note}"
+    return f"{said(bar.total(what))}  {_percent(bar.total(what) / (whole or 1))}{note}"
 
 
 def _bar_legend(ax, colors: dict) -> None:
@@ -546,7 +555,7 @@ def traffic_steps(
     cost: ModelCost,
     workload: Workload | None = None,
     **sizes,                          # or its fields: batch_size, seq_len, ...
-) -> tuple[dict, dict]:               # execution -> bytes moved; execution -> steps that lead to it, the largest first
+) -> tuple[dict, dict]:               # execution -> bytes moved; execution -> steps that lead to it, the largest first, what is added last
     "Where the traffic of eager execution goes in fused, and that of fused in flash"
     runs = {e: cost.at(workload, e, **sizes) for e in EXECUTIONS}
     named = {e: list(zip(names(run), kinds(run))) for e, run in runs.items()}
@@ -562,7 +571,7 @@ def _steps(before: list, had: list, after: list, has: list) -> tuple[Step, ...]:
     removed = {}
     for at, bytes in (*zip(before, had), *zip(after, [-b for b in has])):
         removed[at] = removed.get(at, 0) + bytes
-    return tuple(sorted((Step(*at, bytes) for at, bytes in removed.items() if bytes), key=lambda s: -abs(s.removed)))
+    return tuple(sorted((Step(*at, bytes) for at, bytes in removed.items() if bytes), key=lambda s: -s.removed))
 
 # %% ../nbs/14_plot.ipynb #2bf5a90f
 @styled
@@ -575,12 +584,12 @@ def plot_waterfall(
 ) -> Figure:
     "The bytes that eager execution moves, what fused removes of them, what flash removes of those, by operation"
     totals, steps = traffic_steps(cost, workload, **sizes)
-    rows = _waterfall_rows(totals, {e: _largest(steps[e], top) for e in steps})
+    rows = _waterfall_rows(totals, {e: _largest(steps[e], top, totals["eager"]) for e in steps})
     high = 1.2 + 0.3 * len(rows)
-    ax = canvas(ax, 8, high, left=0.3, top=1 - 0.6 / high, bottom=0.55 / high)
-    label, scale, said = measure("bytes", totals["eager"])
-    kept(ax, None)
-    _bar_axes(ax, [name for name, *_ in rows], label, rounded(max(end for _, _, end, _, _ in rows) / scale * 1.15))
+    ax = _canvas(ax, 8, high, left=_margin(name for name, *_ in rows) / 8, top=1 - 0.6 / high, bottom=0.55 / high)
+    label, scale, said = _measure("bytes", totals["eager"])
+    _kept(ax, None)
+    _bar_axes(ax, [name for name, *_ in rows], label, _rounded(max(end for _, _, end, _, _ in rows) / scale * 1.15))
     for place, (name, start, end, color, sign) in enumerate(rows):
         ax.add_patch(Rectangle((min(start, end) / scale, place - 0.36), abs(end - start) / scale, 0.72, color=color, zorder=2))
         ax.annotate(f"{sign}{said(abs(end - start))}", (max(start, end) / scale, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5)
@@ -593,11 +602,13 @@ def plot_waterfall(
     return ax.figure
 
 # %% ../nbs/14_plot.ipynb #400ba9ec
-def _largest(steps: tuple, top: int) -> tuple:
-    "The largest steps, the others as one"
-    if len(steps) <= top + 1:
-        return steps
-    return (*steps[:top], Step(f"{len(steps) - top} others", "other", sum(s.removed for s in steps[top:])))
+def _largest(steps: tuple, top: int, total: int) -> tuple:
+    "The largest steps, each at least 0.2% of a total; between what is removed and what is added, the others as one"
+    shown = sorted(steps, key=lambda s: -abs(s.removed))[:top]
+    shown = [s for s in steps if s in shown and abs(s.removed) >= 0.002 * total]
+    rest = [s for s in steps if s not in shown]
+    others = [Step(f"{len(rest)} others", "other", sum(s.removed for s in rest))] if sum(s.removed for s in rest) else []
+    return (*(s for s in shown if s.removed > 0), *others, *(replace(s, name=f"now: {s.name}") for s in shown if s.removed < 0))
 
 
 def _waterfall_rows(totals: dict, steps: dict) -> list:
@@ -625,38 +636,45 @@ def curves(
     execution: str = "flash",
     **sizes,                   # the other fields of the workload
 ) -> tuple[tuple, dict]:       # the lengths, and for "total" and each kind, or for each execution, its values
-    """A measure at many lengths. Raises ModelError where none of the lengths is admitted."""
-    if what not in MEASURES or over not in ("seq_len", "cache_len") or by not in ("kind", "execution"):
-        raise ModelError(f"curves are of {', '.join(MEASURES)}, over seq_len or cache_len, by kind or execution; got {what!r}, {over!r}, {by!r}")
+    "A measure at many lengths. Raises ModelError where none of the lengths is admitted"
+    at = _runs_at(cost, over, lengths, by, hardware, execution, **sizes)
+    return tuple(at), _measured(at.values(), what, by)
+
+
+def _runs_at(cost, over="seq_len", lengths=LENGTHS, by="kind", hardware=None, execution="flash", **sizes) -> dict:
+    "Length -> execution -> run"
+    if over not in ("seq_len", "cache_len") or by not in ("kind", "execution"):
+        raise ModelError(f"curves are over seq_len or cache_len, by kind or execution; got {over!r}, {by!r}")
     sizes = {"seq_len": 1, **sizes} if over == "cache_len" else sizes
-    at, values, refused = [], {}, None
+    at, refused = {}, None
     for length in lengths:
         try:
             runs = {e: cost.at(execution=e, **{**sizes, over: length}) for e in (EXECUTIONS if by == "execution" else (execution,))}
+            at[length] = {e: run.on(hardware) if hardware is not None else run for e, run in runs.items()}
         except ModelError as e:
             refused = e
-            continue
-        at.append(length)
-        for name, value in _measured({e: run.on(hardware) if hardware else run for e, run in runs.items()}, what, by).items():
-            values.setdefault(name, []).append(value)
     if not at:
         raise refused or ModelError("curves need a length")
-    return tuple(at), values
+    return at
 
 
-def _measured(runs: dict, what: str, by: str) -> dict:
-    total = lambda bars: sum(b.total(what) for b in bars)
-    if by == "execution":
-        return {e: total(bars(run, what, "kind")) for e, run in runs.items()}
-    found = {b.kind: b.total(what) for b in bars(*runs.values(), what, "kind")}
-    return {"total": sum(found.values()), **{kind: found.get(kind, 0) for kind in KINDS}}
+def _measured(runs, what: str, by: str) -> dict:
+    "Of runs by execution, the values of each execution, or of all and each kind of layer"
+    values = {name: [] for name in (EXECUTIONS if by == "execution" else ("total", *KINDS))}
+    for held in runs:
+        sums = {e: {b.kind: b.total(what) for b in bars(run, what, "kind")} for e, run in held.items()}
+        found = {e: sum(kinds.values()) for e, kinds in sums.items()} if by == "execution" else next(iter(sums.values()))
+        found = {"total": sum(found.values()), **found}
+        for name, row in values.items():
+            row.append(found.get(name, 0))
+    return values
 
 # %% ../nbs/14_plot.ipynb #61b7c9b2
 @styled
 def plot_lengths(
     cost: ModelCost,
     over: str = "seq_len",    # or cache_len
-    what: str | None = None,  # flops, bytes or time_s; None for all that there are, side by side
+    what: str | None = None,  # flops, bytes or time_s; None for all that there are, side by side, or with ax for the last of them
     hardware=None,            # a device or its name, for time
     ax=None,                  # axes to draw one measure on, clearing them
     legend: bool = True,
@@ -666,18 +684,21 @@ def plot_lengths(
     wanted = [what] if what else ["flops", "bytes"] + ["time_s"] * (hardware is not None)
     if ax is None:
         figure = Drawing(figsize=(8, 3.9))
-        figure.subplots_adjust(left=0.09, right=0.985, top=0.74, bottom=0.13, wspace=0.42)
+        figure.subplots_adjust(left=0.115, right=0.985, top=0.79, bottom=0.13, wspace=0.45)
         panels = figure.subplots(1, len(wanted), squeeze=False)[0]
     else:
-        panels = [ax]
+        panels, wanted = [ax], wanted[-1:]
+    at = _runs_at(cost, over, hardware=hardware, **given)
     for panel, measured in zip(panels, wanted):
-        kept(panel, None)
-        _plot_curves(panel, *curves(cost, measured, over, hardware=hardware, **given), measured, over)
+        _kept(panel, None)
+        _plot_curves(panel, tuple(at), _measured(at.values(), measured, given.get("by", "kind")), measured, over)
     if ax is None:
         w = replace(Workload(), **{k: v for k, v in given.items() if k not in ("lengths", "by", "execution")})
-        figure.text(0.09, 0.955, _lengths_title(cost, w, over, hardware, given), fontsize=STYLE["axes.titlesize"], va="center")
+        figure.text(0.02, 0.955, _lengths_title(cost, w, over, hardware, given), fontsize=STYLE["axes.titlesize"], va="center")
         if legend:
-            figure.legend(*panels[0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0.075, 0.93), ncols=8, columnspacing=1.2, handlelength=1.4)
+            lines = {line.get_label(): line for panel in panels for line in panel.lines}
+            order = [name for name in ("total", *KINDS, *EXECUTIONS) if name in lines]
+            figure.legend([lines[name] for name in order], order, loc="upper left", bbox_to_anchor=(0.005, 0.945), ncols=9, **ROW)
     elif legend:
         ax.legend(loc="upper left")
     return panels[0].figure
@@ -749,24 +770,26 @@ def plot_cache(
 ) -> Figure:
     "Memory of the KV cache of several models against the context, with the memory of a device"
     costs = costs if isinstance(costs, dict) else {c.model.rsplit("/", 1)[-1]: c for c in costs}
-    ax, ends = canvas(ax, 8, 4.6, left=0.1, right=0.74, bottom=0.13), []
-    kept(ax, None)
+    ax, ends, seen = _canvas(ax, 8, 4.6, left=0.12, right=0.73, top=0.88, bottom=0.13), [], []
+    _kept(ax, None)
     ax.set(xscale="log", yscale="log", xlabel="context (tokens in each sequence)", ylabel="KV cache", xlim=(contexts[0], contexts[-1]))
     for i, (name, cost) in enumerate(costs.items()):
         at = [n for n in contexts if _admits(cost, n, sizes)]
-        line = ax.plot(at, [cache_bytes(cost, n, **sizes) for n in at], color=LINES[i % len(LINES)], linestyle="-" if i < len(LINES) else "--")[0]
+        held = [cache_bytes(cost, n, **sizes) for n in at]
+        line = ax.plot(at, held, color=LINES[i % len(LINES)], linestyle="--" if held in seen else "-")[0]  # over one like it, dashed
+        seen.append(held)
         last = longest_context(cost, hardware, contexts[-1], **sizes) if hardware is not None else 0
         if contexts[0] <= last < contexts[-1]:
             ax.plot([last], [cache_bytes(cost, last, **sizes)], "o", color=line.get_color(), markeredgecolor="white", markersize=9, zorder=4)
-        ends.append((at[-1], line.get_ydata()[-1], f"{name}{': ' + fits(last, contexts) if hardware is not None else ''}", line.get_color()))
+        ends.append((at[-1], line.get_ydata()[-1], f"{name}{': ' + _fits(last, contexts) if hardware is not None else ''}", line.get_color()))
     _cache_axes(ax, contexts, hardware)
     _name_ends(ax, ends)
     w = replace(Workload(), **sizes)
-    ax.set_title(f"KV cache, batch {w.batch_size:,}, {w.kv_bits} bits; circles: full with {w.w_bits}-bit weights" if hardware is not None else f"KV cache, batch {w.batch_size:,}, {w.kv_bits} bits")
+    ax.set_title(f"KV cache at batch {w.batch_size:,}, {w.kv_bits} bits" + (f"\ncircles: the longest context that fits beside the weights, {w.w_bits} bits" if hardware is not None else ""))
     return ax.figure
 
 
-def fits(last: int, contexts: tuple) -> str:
+def _fits(last: int, contexts: tuple) -> str:
     "How many tokens fit, in words: `126,882`"
     return "too large" if last == 0 else f"{contexts[-1]:,}+" if last >= contexts[-1] else f"{last:,}"
 
@@ -807,21 +830,22 @@ def plot_comparison(
         raise ModelError("a comparison needs at least one run")
     made = {name: {b.kind: b.total(what) for b in bars(run, what, "kind")} for name, run in runs.items()}
     largest = max(sum(held.values()) for held in made.values())
-    label, scale, said = measure(what, largest)
-    high = 1.35 + 0.36 * len(runs)
-    ax = canvas(ax, 8, high, left=0.24, top=1 - 0.8 / high, bottom=0.55 / high)
-    used, limit = [k for k in KINDS if any(held.get(k, 0) > 0.001 * largest for held in made.values())], rounded(largest / scale * 1.45)
-    if not kept(ax, ("comparison", label, tuple(runs), limit, tuple(used), legend)):
+    label, scale, said = _measure(what, largest)
+    high = 1.2 + 0.36 * len(runs)
+    own, ax = ax is None, _canvas(ax, 8, high, left=_margin(runs) / 8, top=1 - 0.66 / high, bottom=0.55 / high)
+    used, limit = [k for k in KINDS if any(held.get(k, 0) > 0.001 * largest for held in made.values())], _rounded(largest / scale * (1.45 if what == "time_s" else 1.2))
+    if not _kept(ax, ("comparison", label, tuple(runs), limit, tuple(used), legend)):
         _bar_axes(ax, list(runs), _per_token(runs, label), limit)
         if legend:
-            ax.legend(handles=[Patch(color=KINDS[k], label=k) for k in used], loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=6, columnspacing=1, handlelength=1, borderaxespad=0.1)
+            at = {"bbox_to_anchor": (0.005, 1 - 0.66 / high), "bbox_transform": ax.figure.transFigure, "ncols": 8} if own else {"bbox_to_anchor": (-0.02, 1), "ncols": 4}
+            ax.legend(handles=[Patch(color=KINDS[k], label=k) for k in used], loc="lower left", **at, **ROW)
     for place, (name, held) in enumerate(made.items()):
         left = 0.0
         for kind in (k for k in KINDS if held.get(k)):
-            moves(ax, ax.add_patch(Rectangle((left, place - 0.36), held[kind] / scale, 0.72, color=KINDS[kind], ec="white", lw=0.4, zorder=2)))
+            _moves(ax, ax.add_patch(Rectangle((left, place - 0.36), held[kind] / scale, 0.72, color=KINDS[kind], ec="white", lw=0.4, zorder=2)))
             left += held[kind] / scale
-        moves(ax, ax.annotate(_compared(runs[name], what, sum(held.values()), said), (left, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5))
-    moves(ax, ax.set_title(_shared(runs), pad=26 if legend else 8))
+        _moves(ax, ax.annotate(_compared(runs[name], what, sum(held.values()), said), (left, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5))
+    _moves(ax, ax.set_title(_shared(runs), pad=26 if legend else 8))
     return ax.figure
 
 # %% ../nbs/14_plot.ipynb #2adbfc1a
