@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import __version__
@@ -63,8 +64,9 @@ def parser() -> argparse.ArgumentParser:
         a.add_argument(f"--{name}-bits", type=_count, default=16, metavar="N", help=f"bits of {what}: 4, 8, 16 or 32")
     a.add_argument("--active-experts", type=float, metavar="N", help="experts per layer that some token reaches (default: expected under uniform routing)")
     a.add_argument("--layers", action="store_true", help="the module tree instead of the kernels")
-    a.add_argument("--sort", choices=("cost", "order"), default="order", help="rows largest first, or in order of execution")
+    a.add_argument("--sort", choices=("cost", "order"), default="cost", help="rows largest first (default), or in order of execution")
     a.add_argument("--format", choices=("table", "json", "csv"), default="table")
+    a.add_argument("--plot", metavar="FILE", help="draw as well: the roofline with --hardware, else bytes by kernel; FILE ends in .png, .svg or .pdf")
 
     i = command("inspect", "the module tree of a model: classes, counts, parameters", _inspect)
     i.add_argument("model", metavar="MODEL")
@@ -128,7 +130,14 @@ def parser() -> argparse.ArgumentParser:
 def _console():
     from rich.console import Console
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 220
-    return Console(width=width, highlight=False, soft_wrap=False)
+    console = Console(width=width, highlight=False, soft_wrap=False, force_jupyter=False)
+    console.on_broken_pipe = _broken_pipe
+    return console
+
+
+def _broken_pipe() -> None:
+    "Who reads has seen enough, as `| head` has; rich would end with status 1"
+    raise BrokenPipeError
 
 
 def _table(columns: list, rows: list, title: str = "", footer: list | None = None) -> None:
@@ -150,6 +159,7 @@ def _table(columns: list, rows: list, title: str = "", footer: list | None = Non
 # %% ../nbs/17_cli.ipynb #2a66165f
 def _analyze(args) -> int:
     from lm_predictor.model import analyze
+    draw = _picture(args.plot) if args.plot is not None else None
     cost = analyze(args.model, progress=_Progress("tracing"), trust_remote_code=args.trust_remote_code)
     positions = cost.values.get("max_position_embeddings", 2048)
     seq_len = args.seq_len if args.seq_len is not None else (1 if args.cache_len else min(2048, positions))
@@ -157,6 +167,8 @@ def _analyze(args) -> int:
                   w_bits=args.w_bits, a_bits=args.a_bits, kv_bits=args.kv_bits, active_experts=args.active_experts)
     if args.hardware:
         run = run.on(args.hardware)
+    if draw:
+        draw(run)
     if args.format == "json":
         print(json.dumps(run.to_json(), indent=1))
     elif args.format == "csv":
@@ -171,83 +183,260 @@ def _analyze(args) -> int:
     return 0
 
 
-def _headline(run) -> str:
+def _picture(name: str):
+    "A function that draws a run into a file; raises UsageError where that cannot be"
+    path = Path(name)
+    if not name:
+        raise UsageError("--plot needs the name of a file, such as roofline.png")
+    if not path.parent.is_dir():
+        raise UsageError(f"--plot: there is no folder {path.parent}")
+    if path.is_dir():
+        raise UsageError(f"--plot: {name} is a folder; give a file in it, such as {path / 'roofline.png'}")
+    try:
+        from lm_predictor.plot import check_suffix, plot_breakdown, plot_roofline, save
+    except ImportError as e:
+        raise UsageError(f"--plot needs {e.name or 'matplotlib'}: pip install 'lm-predictor[notebook]'") from None
+    check_suffix(name)
+
+    def draw(run) -> None:
+        save(plot_roofline(run) if run.hardware else plot_breakdown(run, "bytes"), path)
+        print(f"{path} written", file=sys.stderr)
+    return draw
+
+# %% ../nbs/17_cli.ipynb #c1c141dc
+@dataclass(frozen=True)
+class _Column:
+    "A column of a table that fits: its cells, how much it is needed (0: always; the highest goes first), how a cell is made shorter"
+    header: str
+    cells: tuple
+    total: str = ""
+    rank: int = 0
+    least: int = 0  # characters that it can be cut to; 0: none
+    cut: object = None  # function of a cell and a width
+    left: bool = False
+
+    @property
+    def widest(self) -> int:
+        return max(map(len, (self.header, self.total, *self.cells)))
+
+
+def _fitted(columns: list, width: int) -> list[tuple]:
+    "The columns that fit into so many characters, two between any two, each with its width"
+    shown = list(columns)
+    need = lambda c: min(c.least, c.widest) if c.least else c.widest
+    while sum(map(need, shown)) + 2 * (len(shown) - 1) > width and any(c.rank for c in shown):
+        last = max(c.rank for c in shown)
+        shown = [c for c in shown if c.rank < last]
+    widths, room = {c.header: need(c) for c in shown}, width - 2 * (len(shown) - 1)
+    for c in sorted(shown, key=lambda c: c.rank):
+        widths[c.header] += max(0, min(c.widest - widths[c.header], room - sum(widths.values())))
+    return [(c, widths[c.header]) for c in shown]
+
+# %% ../nbs/17_cli.ipynb #59734b87
+def _tail(path: str, width: int, dots: str = "…") -> str:
+    "The end of a path, whole names of it, with its layers where there are several groups: …mlp.gate_proj, …3-60…gate_proj"
+    names = path.split(".")
+    group = next((i for i, name in enumerate(names) if name[:1].isdigit()), len(names))
+    ends = [(i, ".".join(names[i:])) for i in range(1, len(names))]
+    shorter = [dots + (names[group] + dots if i > group else "") + end for i, end in ends]
+    last = dots + names[-1] if len(names) > 1 else path
+    return next((text for text in (path, *shorter, last) if len(text) <= width), last[:max(0, width - len(dots))] + dots)
+
+
+def _head(text: str, width: int, dots: str = "…") -> str:
+    "The beginning of a list of operators, whole names of it: 2 mul + neg + cat + add -> 2 mul + neg + …"
+    if len(text) <= width:
+        return text
+    parts = text.split(" + ")
+    for n in range(len(parts) - 1, 0, -1):
+        if len(cut := " + ".join((*parts[:n], dots))) <= width:
+            return cut
+    return text[:max(0, width - len(dots))].rstrip(" +") + dots
+
+# %% ../nbs/17_cli.ipynb #22eb918d
+BAR_WIDTH = 12
+
+
+def _bar_of(share: float, width: int, blocks: str = " ▏▎▍▌▋▊▉█") -> str:
+    "A bar of so many characters for a share of 1, in eighths of one"
+    if len(blocks) == 1:
+        return blocks * round(share * width)
+    eighths = round(share * width * 8)
+    return blocks[-1] * (eighths // 8) + blocks[eighths % 8].strip()
+
+
+def _shorter_bar(bar: str, width: int, dots: str = "") -> str:
+    "A bar of the full width, drawn with fewer characters"
+    blocks = "#" if "#" in bar else " ▏▎▍▌▋▊▉█"
+    eighths = 8 * len(bar) - (8 - blocks.index(bar[-1]) if bar and len(blocks) > 1 else 0)
+    return _bar_of(eighths / 8 / BAR_WIDTH, width, blocks)
+
+
+def _wrapped(parts: list, width: int) -> list[str]:
+    "Parts of a sentence in lines of a width, broken between parts, and within one only where it is longer than a line"
+    import textwrap
+    lines = [""]
+    for part in parts:
+        joined = f"{lines[-1]}  |  {part}" if lines[-1] else part
+        lines[-1:] = [joined] if len(joined) <= width else [*filter(None, lines[-1:]), *textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)]
+    return lines
+
+# %% ../nbs/17_cli.ipynb #a0fd9b64
+def _width() -> int:
+    "Characters in a line: those of the terminal, or of COLUMNS; a pipe or a file has no end"
+    return _console().width if sys.stdout.isatty() or os.environ.get("COLUMNS") else 10_000
+
+
+def _plain() -> bool:
+    "Whether the output holds ASCII only"
+    try:
+        "…█─".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        return False
+    except (UnicodeEncodeError, LookupError):
+        return True
+
+
+def _print_fitted(columns: list, colors: list) -> None:
+    "Print a table that fits; colors: of the bar of each row"
+    from rich.text import Text
+    console, plain = _console(), _plain()
+    shown = _fitted(columns, _width())
+    line = lambda cells: [f"{cell:<{n}}" if c.left else f"{cell:>{n}}" for (c, n), cell in zip(shown, cells)]
+    say = lambda cells, style="": console.print(Text("  ".join(line(cells)).rstrip(), style), soft_wrap=True)
+    say([c.header for c, _ in shown], "bold")
+    rule = ("-" if plain else "─") * (sum(n for _, n in shown) + 2 * (len(shown) - 1))
+    console.print(Text(rule, "dim"), soft_wrap=True)
+    for i, color in enumerate(colors):
+        text = Text()
+        for j, cell in enumerate(line([c.cut(c.cells[i], n, "..." if plain else "…") if c.cut else c.cells[i] for c, n in shown])):
+            text.append("  " * (j > 0) + cell, color if shown[j][0].header == BAR else "")
+        text.rstrip()
+        console.print(text, soft_wrap=True)
+    if any(c.total for c, _ in shown):
+        console.print(Text(rule, "dim"), soft_wrap=True)
+        say([c.total for c, _ in shown], "bold")
+
+
+BAR = " "  # the header of the column of bars
+COLORS = {"compute": "yellow", "memory": "blue"}  # of a bar, by what bounds the kernel
+
+# %% ../nbs/17_cli.ipynb #15668363
+def _print_run(run, sort: str) -> None:
+    timed = run.hardware is not None
+    weigh = (lambda k: k.time_s * k.count) if timed else (lambda k: (k.read_bytes + k.write_bytes) * k.count)
+    kernels = sorted(run.kernels, key=lambda k: -weigh(k)) if sort == "cost" else run.kernels
+    _print_lines(_headline(run))
+    print()
+    _print_fitted(_kernel_columns(run, kernels, timed, weigh), [COLORS.get(k.bound, "") if timed else "blue" for k in kernels])
+    _print_lines(_totals(run, timed))
+
+
+def _kernel_columns(run, kernels, timed: bool, weigh) -> list:
+    t, moved = run.totals, lambda k: k.read_bytes + k.write_bytes
+    each = lambda f: tuple(f(k) for k in kernels)
+    where = lambda k: k.called_from if k.class_name.startswith("torch.nn.") and k.called_from else k.source  # linear.py says nothing
+    return [
+        _Column("module", each(lambda k: k.path or "(model)"), "total", 0, 20, _tail, True),
+        _Column("kernel", each(lambda k: k.operation), "", 1, 12, _head, True),
+        _Column("source", each(lambda k: _short_source(where(k))), "", 6, 0, None, True),
+        _Column("count", each(lambda k: f"{k.count}"), str(sum(k.count for k in run.kernels)), 3),
+        _Column("FLOP", each(lambda k: _flop(k.flops)), _flop(t.flops), 4),
+        _Column("read", each(lambda k: unit(k.read_bytes, "B")), unit(t.read_bytes, "B"), 5 if timed else 0),
+        _Column("write", each(lambda k: unit(k.write_bytes, "B")), unit(t.write_bytes, "B"), 5 if timed else 0),
+        _Column("FLOP/B", each(lambda k: digits(k.flops / moved(k)) if moved(k) else "-"), digits(t.flops / (t.read_bytes + t.write_bytes)), 8),
+        *([_Column("time", each(lambda k: seconds(k.time_s)), seconds(t.time_s)), _Column("bound", each(lambda k: k.bound), "", 7, left=True)] if timed else []),
+        *_shares(each(weigh), "share" if timed else "bytes")]
+
+
+def _flop(x: int) -> str:
+    "`185 G`"
+    return unit(x, "FLOP")[:-4].strip()
+
+
+def _shares(weights: tuple, header: str, whole: float | None = None) -> list:
+    "The columns of a share in percent, and of its bar"
+    whole = whole if whole is not None else sum(weights)
+    largest = max(weights, default=0) or 1
+    bars = tuple(_bar_of(w / largest, BAR_WIDTH, "#" if _plain() else " ▏▎▍▌▋▊▉█") for w in weights)
+    return [_Column(header, tuple(f"{w / (whole or 1):.1%}" for w in weights)), _Column(BAR, bars, "", 2, 6, _shorter_bar, True)]
+
+# %% ../nbs/17_cli.ipynb #678e11c4
+def _headline(run) -> list:
+    "What a table is about, as parts of a line; above it, what a reader must know"
     w = run.workload
     bits = f"{w.w_bits}-bit" if w.w_bits == w.a_bits == w.kv_bits else f"weights {w.w_bits}, activations {w.a_bits}, KV {w.kv_bits} bit"
-    lines = []
-    if run.uncounted:
-        lines.append("NOT COUNTED: " + ", ".join(f"{o} ({at})" for o, at in run.uncounted))
-    lines += [f"note: {n}" for n in run.notes]
+    lines = [["NOT COUNTED: " + ", ".join(f"{o} ({at})" for o, at in run.uncounted)]] if run.uncounted else []
+    lines += [[f"note: {n}"] for n in run.notes]
+    about = [f"{run.model}  {w.phase}: batch {w.batch_size}, {w.seq_len} new token{'s' * (w.seq_len > 1)}, {w.cache_len} cached", bits, run.execution, f"logits {w.logits}"]
     if run.hardware:
         from lm_predictor.hardware import compute_dtype
         dtype = compute_dtype(w.w_bits, w.a_bits, run.hardware)
-        peaks = f"  ({dtype} {run.hardware.peak(dtype) / 1e12:,.4g} TFLOP/s, {run.hardware.memory_bandwidth / 1e9:,.4g} GB/s)"
-    lines.append(f"{run.model}  {w.phase}: batch {w.batch_size}, {w.seq_len} new token{'s' * (w.seq_len > 1)}, {w.cache_len} cached  |  {bits}  |  "
-                 f"{run.execution}  |  logits {w.logits}" + (f"  |  {run.hardware.title}{peaks}" if run.hardware else ""))
-    return "\n".join(lines)
+        about.append(f"{run.hardware.title}  ({dtype} {run.hardware.peak(dtype) / 1e12:,.4g} TFLOP/s, {run.hardware.memory_bandwidth / 1e9:,.4g} GB/s)")
+    return [*lines, about]
 
 
-def _print_run(run, sort: str) -> None:
-    timed = run.hardware is not None
-    weigh = (lambda k: k.time_s) if timed else (lambda k: k.read_bytes + k.write_bytes)
-    kernels = sorted(run.kernels, key=lambda k: -weigh(k) * k.count) if sort == "cost" else run.kernels
-    whole = sum(weigh(k) * k.count for k in run.kernels) or 1
-    columns = [("module", "left"), ("kernel", "left"), ("source", "left"), ("count", "right"), ("FLOP", "right"), ("read", "right"), ("write", "right"), ("FLOP/B", "right")]
-    columns += [("time", "right"), ("bound", "left"), ("share", "right")] if timed else [("bytes", "right")]
-    rows = []
-    for k in kernels:
-        moved = k.read_bytes + k.write_bytes
-        source = k.called_from if k.class_name.startswith("torch.nn.") and k.called_from else k.source  # linear.py says nothing
-        row = [k.path or "(model)", _shorten(k.operation), _short_source(source), f"{k.count}", unit(k.flops, "FLOP")[:-4].strip() or "0", unit(k.read_bytes, "B"),
-               unit(k.write_bytes, "B"), digits(k.flops / moved) if moved else "-"]
-        rows.append(row + ([seconds(k.time_s), k.bound, f"{k.time_s * k.count / whole:.1%}"] if timed else [f"{moved * k.count / whole:.1%}"]))
-    t = run.totals
-    footer = ["total", "", "", str(sum(k.count for k in run.kernels)), unit(t.flops, "FLOP")[:-4].strip(), unit(t.read_bytes, "B"), unit(t.write_bytes, "B"),
-              digits(t.flops / (t.read_bytes + t.write_bytes))]
-    footer += [seconds(t.time_s), "", "100%"] if timed else ["100%"]
-    width = _console().width
-    hidden = {"source", "FLOP/B", "bound"} if width < 100 else {"FLOP/B"} if width < 140 else set()
-    hidden |= {"read", "write"} if width < 70 else set()
-    keep = [i for i, (header, _) in enumerate(columns) if header not in hidden]
-    _table([columns[i] for i in keep], [[row[i] for i in keep] for row in rows], _headline(run), [footer[i] for i in keep])
-    print(f"FLOPs {t.flops:,} ({t.matmul_flops:,} in matrix products)   read {t.read_bytes:,} B   written {t.write_bytes:,} B")
-    print(f"weights {unit(t.weight_bytes, 'B')} ({run.parameters:,} parameters)   KV cache afterwards {unit(t.kv_cache_bytes, 'B')}"
-          + (f"   of {unit(run.hardware.memory_bytes, 'B')} memory" if timed else ""))
+def _totals(run, timed: bool) -> list:
+    "The sums of a run, as parts of lines"
+    t, w = run.totals, run.workload
+    lines = [["each row: one execution of the kernel; share: of all, count x " + ("time" if timed else "bytes moved")], [],
+             [f"FLOPs {t.flops:,} ({t.matmul_flops:,} in matrix products)", f"read {t.read_bytes:,} B", f"written {t.write_bytes:,} B"],
+             [f"weights {unit(t.weight_bytes, 'B')} ({run.parameters:,} parameters)", f"KV cache afterwards {unit(t.kv_cache_bytes, 'B')}"]]
     if timed:
-        need = t.weight_bytes + t.kv_cache_bytes
-        rate = run.workload.batch_size * (run.workload.seq_len if run.workload.phase != "decode" else 1) / t.time_s
-        print(f"time {seconds(t.time_s)} ({digits(rate)} tokens/s): a roofline, the least that this device needs, not a measured time")
-        if need > run.hardware.memory_bytes:
-            print(f"does not fit: weights and cache need {unit(need, 'B')}, {run.hardware.title} has {unit(run.hardware.memory_bytes, 'B')}")
+        memory, need = run.hardware.memory_bytes, t.weight_bytes + t.kv_cache_bytes
+        lines[-1][-1] += f" of {unit(memory, 'B')} memory"
+        rate = w.batch_size * (w.seq_len if w.phase != "decode" else 1) / t.time_s
+        lines.append([f"time {seconds(t.time_s)} ({digits(rate)} tokens/s): a roofline, the least that this device needs, not a measured time"])
+        lines += [[f"does not fit: weights and cache need {unit(need, 'B')}, {run.hardware.title} has {unit(memory, 'B')}"]] if need > memory else []
+    return lines
 
 
-def _shorten(operation: str, limit: int = 44) -> str:
-    return operation if len(operation) <= limit else f"{operation[:limit - 3]}..."
+def _print_lines(lines: list) -> None:
+    "Print lines of parts, as wide as the output is"
+    for parts in lines:
+        print("\n".join(_wrapped(parts, _width())))
 
 
 def _short_source(source: str) -> str:
     return source.rsplit("/", 1)[-1]
 
-
+# %% ../nbs/17_cli.ipynb #369e61cd
 def _print_tree(run) -> None:
     "The module tree with sums: one row per module, children indented"
-    sums: dict[str, list] = {path: [0, 0, 0, 0.0] for path, _ in run.modules}
+    timed, rows, above = run.hardware is not None, [], []
+    sums = _module_sums(run)
+    for path, class_name in _first(run.modules):
+        while above and not (above[-1] == "" or path.startswith(f"{above[-1]}.")):
+            above.pop()
+        label = path[len(above[-1]):].lstrip(".") if above else "(model)"
+        rows.append(("  " * len(above) + label, class_name.rsplit(".", 1)[-1], *sums[path]))
+        above.append(path)
+    column = lambda i, f: tuple(f(row[i]) for row in rows)
+    weights = column(5, float) if timed else tuple(row[3] + row[4] for row in rows)
+    columns = [_Column("module", column(0, str), "", 0, 22, _head, True), _Column("class", column(1, str), "", 5, 0, None, True), _Column("FLOP", column(2, _flop), "", 3),
+               _Column("read", column(3, lambda x: unit(x, "B")), "", 4), _Column("write", column(4, lambda x: unit(x, "B")), "", 4),
+               *([_Column("time", column(5, seconds))] if timed else []), *_shares(weights, "share" if timed else "bytes", weights[0])]
+    _print_lines(_headline(run))
+    print()
+    _print_fitted(columns, ["blue"] * len(rows))
+
+
+def _first(modules) -> list:
+    "The modules by path; the first of a path is the module, others are functions that it calls"
+    found = {}
+    for path, name in modules:
+        found.setdefault(path, name)
+    return list(found.items())
+
+
+def _module_sums(run) -> dict:
+    "Path -> (FLOPs, bytes read, bytes written, seconds) of all kernels in the module"
+    sums = {path: [0, 0, 0, 0.0] for path, _ in run.modules}
     for k in run.kernels:
         for path in sums:
             if path == "" or k.path == path or k.path.startswith(f"{path}."):
                 for j, v in enumerate((k.flops, k.read_bytes, k.write_bytes, k.time_s or 0.0)):
                     sums[path][j] += v * k.count
-    columns = [("module", "left"), ("class", "left"), ("FLOP", "right"), ("read", "right"), ("write", "right")] + ([("time", "right")] if run.hardware else [])
-    rows, above = [], []
-    for path, class_name in run.modules:
-        while above and not (above[-1] == "" or path.startswith(f"{above[-1]}.")):
-            above.pop()
-        label = path[len(above[-1]):].lstrip(".") if above else "(model)"
-        flops, read, write, time = sums[path]
-        rows.append(["  " * len(above) + label, class_name.rsplit(".", 1)[-1], unit(flops, "FLOP")[:-4].strip() or "0", unit(read, "B"), unit(write, "B")]
-                    + ([seconds(time)] if run.hardware else []))
-        above.append(path)
-    _table(columns, rows, _headline(run))
+    return sums
 
 # %% ../nbs/17_cli.ipynb #57a87aae
 def _inspect(args) -> int:

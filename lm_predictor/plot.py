@@ -10,6 +10,7 @@ import io
 import re
 from dataclasses import dataclass, replace
 from math import atan2, ceil, degrees, floor, hypot, log10, pi
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -30,10 +31,10 @@ from .units import clock, digits, prefixed, seconds, unit
 
 # %% auto #0
 __all__ = ['BLUE', 'SKY', 'GREEN', 'YELLOW', 'ORANGE', 'RED', 'PINK', 'GREY', 'INK', 'STYLE', 'ROW', 'KINDS', 'WORDS', 'AREA',
-           'MEASURES', 'LENGTHS', 'LINES', 'CONTEXTS', 'styled', 'Drawing', 'kinds', 'names', 'subject', 'usage',
-           'roofs', 'Point', 'points', 'plot_roofline', 'Bar', 'bars', 'plot_breakdown', 'Step', 'traffic_steps',
-           'plot_waterfall', 'curves', 'plot_lengths', 'cache_bytes', 'longest_context', 'plot_cache',
-           'plot_comparison']
+           'MEASURES', 'LENGTHS', 'LINES', 'CONTEXTS', 'SUFFIXES', 'styled', 'Drawing', 'kinds', 'names', 'subject',
+           'usage', 'roofs', 'Point', 'points', 'plot_roofline', 'Bar', 'bars', 'plot_breakdown', 'Step',
+           'traffic_steps', 'plot_waterfall', 'curves', 'plot_lengths', 'cache_bytes', 'longest_context', 'plot_cache',
+           'plot_comparison', 'check_suffix', 'save']
 
 # %% ../nbs/14_plot.ipynb #273e5700
 BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, GREY, INK = (
@@ -868,3 +869,21 @@ def _shared(runs: dict) -> str:
     parts = [{f(run) for run in runs.values()} for f in (lambda r: r.model.rsplit("/", 1)[-1], lambda r: usage(r.workload), lambda r: r.execution,
                                                         lambda r: r.hardware.title if r.hardware else "")]
     return ", ".join(text for (text, *more) in map(sorted, parts) if not more and text)
+
+# %% ../nbs/14_plot.ipynb #75462768
+SUFFIXES = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # with what says when and by what it was written
+
+
+def check_suffix(path) -> str:
+    "The end of a picture's name, .png, .svg or .pdf; raises ModelError for any other"
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ModelError(f"a picture is written as {', '.join(SUFFIXES)}, by the end of its name; {str(path)[:100]!r} ends in {suffix or 'none of them'}")
+    return suffix
+
+
+def save(figure: Figure, path) -> None:
+    "Write a figure to a file as PNG, SVG or PDF, by the end of its name; raises ModelError for any other"
+    suffix = check_suffix(path)
+    with rc_context(STYLE):
+        figure.savefig(path, format=suffix[1:], metadata=SUFFIXES[suffix])

@@ -40,6 +40,9 @@ COMMANDS = {
     "module torch.nn.Linaer": "no analysis of 'torch.nn.Linaer'; near: Linear", "module LlamaMLP --model gpt2": "LlamaMLP is not part of gpt2-",
     "expand LlamaMLP --case sometimes": "unknown case 'sometimes'; it is one of", "expand LlamaMLP --case prefill_b1 --set batch_size=8": "case prefill_b1 has batch_size 1, not 8",
     "expand Linear --set in_features=exp(3)": "only min, max, ceil, floor may be called", "expand Linear --set in_features": "--set takes NAME=VALUE",
+    "analyze gpt2 --plot x.jpg": "a picture is written as .png, .svg, .pdf, by the end of its name; 'x.jpg' ends in .jpg",
+    "analyze gpt2 --plot picture": "a picture is written as .png, .svg, .pdf, by the end of its name; 'picture' ends in none of them",
+    "analyze gpt2 --plot nowhere/x.png": "--plot: there is no folder nowhere", "analyze gpt2 --plot .": "--plot: . is a folder; give a file in it",
     "verify": "verify takes a CLASS or MODEL, or --all", "hardware nothing": "unknown hardware 'nothing'", "": "the following arguments are required: COMMAND",
 }
 
