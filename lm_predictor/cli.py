@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
 def _console():
     from rich.console import Console
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 220
-    console = Console(width=width, highlight=False, soft_wrap=False, force_jupyter=False)
+    console = Console(width=width, highlight=False, soft_wrap=False, force_jupyter=False, force_terminal=None if sys.stdout.isatty() else False)
     console.on_broken_pipe = _broken_pipe
     return console
 
@@ -284,7 +284,8 @@ def _wrapped(parts: list, width: int) -> list[str]:
 # %% ../nbs/17_cli.ipynb #a0fd9b64
 def _width() -> int:
     "Characters in a line: those of the terminal, or of COLUMNS; a pipe or a file has no end"
-    return _console().width if sys.stdout.isatty() or os.environ.get("COLUMNS") else 10_000
+    columns = os.environ.get("COLUMNS", "")
+    return max(20, int(columns)) if columns.isdecimal() else _console().width if sys.stdout.isatty() else 10_000
 
 
 def _plain() -> bool:
