@@ -197,8 +197,13 @@ def _name(k: KernelRow, operations: int) -> str:
         return k.operation.partition(":")[0]
     if operations == 1 and module != "layer":
         return module
-    operation = re.sub(r"\b(to_copy|clone)\b", "copy", k.operation)
-    return f"{module}: {operation if len(operation) <= 24 else operation[:22].rstrip(' +') + ' …'}"
+    return f"{module}: {_few(re.sub(r'(to_copy|clone)', 'copy', k.operation).split(' + '))}"
+
+
+def _few(operators: list, width: int = 26) -> str:
+    "As many operators as fit: `2 mul + neg + cat + …`"
+    fit = next((n for n in range(len(operators), 1, -1) if len(" + ".join(operators[:n])) + 4 * (n < len(operators)) <= width), 1)
+    return " + ".join(operators[:fit]) + (" + …" if fit < len(operators) else "")
 
 # %% ../nbs/14_plot.ipynb #7f891e39
 def subject(run: Run) -> str:
@@ -327,10 +332,12 @@ def plot_roofline(
         _roofs(ax, device, roofs(run), limits, alone)
         if legend and not alone:
             _roofline_legend(ax, held)
-    _moves(ax, ax.set_title(f"{device.title}: what it can do at most" if alone else _roofline_title(run, time_s, found)), *_roof_notes(ax, device, roofs(run), found))
+    _moves(ax, ax.set_title(f"{device.title}: what it can do at most" if alone else f"{subject(run)}\n{device.title}: {seconds(time_s, 'µ')} at least"),
+           *_roof_notes(ax, device, roofs(run), found))
     if not alone:
         _moves(ax, ax.scatter([p.intensity for p in found], [p.rate for p in found], s=[AREA * p.share for p in found], c=[KINDS[p.kind] for p in found],
                              alpha=0.85, edgecolor=INK, linewidth=0.5, zorder=3))  # the largest at the back
+        _moves(ax, *_undrawn_note(ax, found))
         _moves(ax, *_name_points(ax, device, roofs(run)[0][1], found, labels))
     return ax.figure
 
@@ -362,9 +369,11 @@ def _roofs(ax, device, roofs, limits, alone: bool) -> None:
         ax.annotate(f"ridge at {digits(peak / bandwidth)} FLOP/B", (peak / bandwidth, bottom), xytext=(4, 5), textcoords="offset points", fontsize=9)
 
 
-def _roofline_title(run, time_s: float, points) -> str:
+def _undrawn_note(ax, points) -> list:
+    "What share of the time is spent in kernels that stand nowhere"
     rest = 1 - sum(p.share for p in points)
-    return f"{subject(run)}\n{run.hardware.title}: {seconds(time_s, 'µ')} at least" + (f"; {rest:.1%} of it without arithmetic, not drawn" if rest >= 0.0005 else "")
+    text = f"not drawn: kernels without arithmetic, {_percent(rest)} of the time"
+    return [ax.annotate(text, (0, 0), xycoords="axes fraction", xytext=(5, 5), textcoords="offset points", fontsize=8.5)] if rest >= 0.0005 else []
 
 
 def _roofline_legend(ax, kinds) -> None:
