@@ -64,6 +64,7 @@ class Plan:
         self.attention: dict[int, tuple] = {}  # softmax -> operators before it from the scores on, after it to the output
         self.held: dict[int, tuple] = {}  # cache -> reads of what it held before it was appended to
         self.wanted = {graph.logits} | {i for i, t in enumerate(graph.tensors) if t.kind == "cache"}
+        self.scopes = {call: tuple(c for c in graph.chain(call) if graph.calls[c].repeat != parse(1)) for call in {n.call for n in graph.nodes}}
         self._find_attention()
 
     def makers(self) -> dict[int, list[int]]:
@@ -175,7 +176,7 @@ class Plan:
                     and self.graph.tensors[source.tensor].kind != "cache":
                 continue
             del self.nodes[i]
-            for j, m in self.nodes.items():
+            for j, m in [(j, m) for j, m in self.nodes.items() if any(r.tensor == copied for r in m.reads)]:
                 self.nodes[j] = replace(m, reads=tuple(
                     (source if r.view < 0 else replace(r, tensor=source.tensor)) if r.tensor == copied else r for r in m.reads))
 
@@ -183,7 +184,7 @@ class Plan:
 
     def scope(self, i: int) -> tuple:
         "The repeated calls around an operator: only operators repeated together can share a kernel"
-        return tuple(c for c in self.graph.chain(self.nodes[i].call) if self.graph.calls[c].repeat != parse(1))
+        return self.scopes[self.nodes[i].call]
 
     def fuse(self) -> None:
         "Put elementwise operators and reductions into the kernel that makes their input, where that is one kernel's work"
