@@ -39,7 +39,8 @@ def device_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]
     if execution not in EXECUTIONS:
         raise ValueError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
     if execution == "eager":
-        return [DeviceKernel(base_name(n.op), n.call, n.line, graph.repeat(n.call), graph.cost(n), (i,)) for i, n in enumerate(graph.nodes)]
+        repeat = {call: graph.repeat(call) for call in {n.call for n in graph.nodes}}
+        return [DeviceKernel(base_name(n.op), n.call, n.line, repeat[n.call], graph.cost(n), (i,)) for i, n in enumerate(graph.nodes)]
     plan = Plan(graph)
     if execution == "flash":
         plan.merge_attention()

@@ -1,0 +1,89 @@
+"""How soon do the explorer's numbers and pictures follow a slider?
+
+    python benchmarks/explorer.py            # the widget alone: from the value being set to all of its HTML being new
+    python benchmarks/explorer.py --browser  # the page of `lm-predictor explore` in chromium: from the key to the new numbers on it
+
+Every model is chosen as a user does; then each slider goes over its whole range and back, in every execution. The first
+time that a slider crosses from one case of a record to another (from prefill to decode, say) its kernels are found, so
+these steps count too: they are the worst ones. Besides the time that passes, the processor time of this process is given:
+what it would be on a machine with nothing else to do.
+"""
+import argparse
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+AIM_MS = 100
+MODELS = ("openai-community/gpt2", "meta-llama/Llama-2-7b-hf", "Qwen/Qwen3-30B-A3B", "google/gemma-3-27b-it", "deepseek-ai/DeepSeek-V3",
+          "ai21labs/Jamba-v0.1", "RWKV/rwkv-4-169m-pile", "Qwen/Qwen3-Next-80B-A3B-Instruct")  # the last three have the most operators
+SLIDERS = ("batch_size", "seq_len", "cache_len")
+
+
+def milliseconds(call) -> tuple[float, float]:
+    "What passes, and what this process works, while a function runs"
+    start, worked = time.perf_counter(), time.process_time()
+    call()
+    return 1e3 * (time.perf_counter() - start), 1e3 * (time.process_time() - worked)
+
+
+def dragged(page) -> list[tuple]:
+    "Milliseconds of each step of each slider, over its range and back to where it stood"
+    found = []
+    for name in SLIDERS:
+        slider = page.controls[name]
+        at, there = slider.value, [value for _, value in slider.options]
+        for value in (*there, *reversed(there), at):
+            if value != slider.value:
+                found.append(milliseconds(lambda: setattr(slider, "value", value)))
+    return found
+
+
+def figures(found: list[tuple]) -> str:
+    return "   ".join(f"{median(column):6.1f} {sorted(column)[int(0.99 * len(column))]:6.1f} {max(column):6.1f}" for column in zip(*found))
+
+
+def widget() -> list[tuple]:
+    "Print what the widget takes, model by model; gives every step"
+    from lm_predictor.explorer import explore
+    page, every = explore(), []
+    print(f"{'ms':34} {'passed':>27} {'processor time':>22}\n{'model':34} {'steps':>5} " + "   ".join([f"{'median':>6} {'99 %':>6} {'worst':>6}"] * 2))
+    for model in MODELS:
+        page.controls["model"].value, found = model, []
+        for execution in ("flash", "fused", "eager"):
+            page.controls["execution"].value = execution
+            found += dragged(page)
+        page.controls["execution"].value = "flash"
+        every += found
+        print(f"{model:34} {len(found):5} {figures(found)}", flush=True)
+    device = [milliseconds(lambda: setattr(page.controls["hardware"], "value", value)) for _, value in page.controls["hardware"].options]
+    print(f"{'all':34} {len(every):5} {figures(every)}\n{'choosing a device (draws its roofs)':34} {len(device):4} {figures(device)}")
+    return every
+
+
+def browser() -> list[tuple]:
+    "Print what the page takes in a browser; gives every step"
+    from tests.browser import opened
+    every = []
+    with opened("llama-2-7b", "--hardware", "h100") as page:
+        for model in MODELS:
+            page.choose("model", model)
+            found = [(page.step(name, key),) for name in ("new tokens", "cached") for key in ["ArrowRight"] * 12 + ["ArrowLeft"] * 12]
+            every += found
+            print(f"{model:34} {len(found):5} {figures(found)}", flush=True)
+    return every
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--browser", action="store_true", help="the page in chromium instead of the widget alone")
+    every = browser() if p.parse_args().browser else widget()
+    for what, column in zip(("passed", "processor time"), zip(*every)):
+        late = sum(x >= AIM_MS for x in column)
+        print(f"{what}: median {median(column):.1f} ms, worst {max(column):.1f} ms; the aim of under {AIM_MS} ms is {f'MISSED by {late} of {len(column)} steps' if late else 'met by every step'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
