@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import difflib
 import hashlib
 import importlib.util
+import io
 import json
 import logging
 import math
@@ -686,6 +688,14 @@ class Run:
         return {"model": self.model, "class_name": self.class_name, "workload": {**asdict(w), "phase": w.phase}, "execution": self.execution,
                 "hardware": self.hardware.name if self.hardware else None, "parameters": self.parameters, "conventions": CONVENTION, "totals": asdict(self.totals),
                 "kernels": [asdict(k) for k in self.kernels], "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)}
+
+    def to_csv(self) -> str:
+        "The kernels as the CLI prints them with --format csv"
+        held, rows = io.StringIO(), [asdict(k) for k in self.kernels]
+        writer = csv.DictWriter(held, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return held.getvalue()
 
     def _repr_markdown_(self) -> str:
         rows = "\n".join(f"| `{k.path}` | {k.operation} | {k.count} | {k.flops:,} | {k.read_bytes:,} | {k.write_bytes:,} |" for k in self.kernels)

@@ -65,6 +65,8 @@ def execute(path: Path) -> str:
         notebook.metadata.pop("widgets", None)
         Client(notebook, timeout=600, record_timing=False, coalesce_streams=True, resources={"metadata": {"path": path.parent}},
                extra_arguments=["--log-level=ERROR", f"--InteractiveShellApp.exec_lines={SETUP}"]).execute()
+    if not any("application/vnd.jupyter.widget-view+json" in o.get("data", ()) for c in notebook.cells for o in c.get("outputs", ())):
+        notebook.metadata.pop("widgets", None)  # the state of widgets that no output shows
     notebook = dict2nb(json.loads(nbformat.writes(notebook)))
     clean_nb(notebook, cfg.clear_all, cfg.allowed_metadata_keys.split(), cfg.allowed_cell_metadata_keys.split(), cfg.clean_ids)
     for place in (ROOT, sys.prefix):
