@@ -43,6 +43,10 @@ MODULES = (  # title, first and last number of the notebooks
     ("Execution, hardware, time", 9, 11), ("Models", 12, 13), ("To look at and to call", 14, 99))
 
 
+NAMES = {"llama": "Llama", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE", "mixtral": "Mixtral", "deepseek_v3": "DeepSeek-V3", "gemma3": "Gemma 3", "gpt2": "GPT-2",
+         "mamba2": "Mamba-2"}  # packages of transformers as people call them, in the order in which their audits are listed
+
+
 def sidebar(nbs: Path) -> dict:
     "What sidebar.yml holds: every notebook below `nbs` once; folders and modules without notebooks are left out"
     top = sorted(p.name for p in nbs.glob("*.ipynb"))
@@ -76,9 +80,11 @@ def _audits(nbs: Path) -> dict:
     groups = {}
     for name in sorted(p.name for p in (nbs / "audits").glob("*.ipynb") if p.name != "index.ipynb"):
         found = re.match(r"transformers\.models\.(\w+)\.", name)
-        groups.setdefault(found[1] if found else "shared by models", []).append(f"audits/{name}")
+        groups.setdefault(found[1] if found else "", []).append(f"audits/{name}")
     index = {"href": "audits/index.ipynb"} if (nbs / "audits/index.ipynb").is_file() else {}
-    return _section("Audits", [_section(title, found) for title, found in sorted(groups.items())], **index)
+    title = lambda package: NAMES.get(package, package) or "Shared by models"
+    place = lambda package: (list(NAMES).index(package) if package in NAMES else len(NAMES) + (not package), package)
+    return _section("Audits", [_section(title(package), groups[package]) for package in sorted(groups, key=place)], **index)
 
 
 def sidebar_text(nbs: Path) -> str:
