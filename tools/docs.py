@@ -1,7 +1,7 @@
 """The documentation site: its sidebar, and all that can be checked of it without quarto.
 
-    python tools/site.py sidebar [--write]   nbs/sidebar.yml names every page once, in order: compare, or write it
-    python tools/site.py check [--built]     build nbdev's processed stage in _proc, then check every page of it: front matter,
+    python tools/docs.py sidebar [--write]   nbs/sidebar.yml names every page once, in order: compare, or write it
+    python tools/docs.py check [--built]     build nbdev's processed stage in _proc, then check every page of it: front matter,
                                              links, anchors, images, sidebar (--built: check _proc as it is)
 
 `nbdev_docs` (it needs quarto) renders the same stage to HTML in _docs.
@@ -88,7 +88,7 @@ def _audits(nbs: Path) -> dict:
 
 
 def sidebar_text(nbs: Path) -> str:
-    return "# Made by `python tools/site.py sidebar --write`.\n" + yaml.safe_dump(sidebar(nbs), sort_keys=False, allow_unicode=True)
+    return "# Made by `python tools/docs.py sidebar --write`.\n" + yaml.safe_dump(sidebar(nbs), sort_keys=False, allow_unicode=True)
 
 
 # -- a page of the processed stage ---------------------------------------------------------------------------------------------
@@ -143,6 +143,7 @@ def _yaml(text: str | None) -> dict:
 
 
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
+_MARKDOWN.validateLink = lambda url: True  # what must not be linked to is said below
 
 
 def _read_markdown(page: Page, cell: int, text: str, attached: set) -> None:
@@ -308,7 +309,7 @@ def _menu_faults(site: Site) -> list[str]:
         if named.count(name) > 1:
             found.append(f"sidebar: {name} is named {named.count(name)} times")
     missing = [p for p in site.pages if p not in named]
-    return found + [f"sidebar: {p} is not in it; python tools/site.py sidebar --write" for p in missing]
+    return found + [f"sidebar: {p} is not in it; python tools/docs.py sidebar --write" for p in missing]
 
 
 def dropped(nbs: Path) -> list[str]:
@@ -329,8 +330,8 @@ def dropped(nbs: Path) -> list[str]:
 # -- the commands ----------------------------------------------------------------------------------------------------------------
 
 
-def build(jobs: int) -> None:
-    "nbdev's processed stage of all of nbs/, in _proc: what `nbdev_docs` hands to quarto"
+def build() -> None:
+    "nbdev's processed stage of all of nbs/, in _proc: what `nbdev_docs` hands to quarto. In this process, where torch is imported once"
     from nbdev.quarto import nbdev_sidebar, refresh_quarto_yml
     from nbdev.serve import proc_nbs
     with tempfile.TemporaryDirectory() as scratch:
@@ -340,13 +341,13 @@ def build(jobs: int) -> None:
         refresh_quarto_yml()
         nbdev_sidebar.__wrapped__()
         with contextlib.redirect_stdout(io.StringIO()):
-            proc_nbs(n_workers=jobs, force=True)
+            proc_nbs(n_workers=0, force=True)
 
 
-def check(jobs: int, built: bool) -> int:
+def check(built: bool) -> int:
     start = time.time()
     if not built:
-        build(jobs)
+        build()
     site = read_site(STAGE)
     found = [*dropped(NBS), *faults(site)]
     count = lambda name: sum(len(getattr(p, name)) for p in site.pages.values())
@@ -360,7 +361,7 @@ def write_sidebar(write: bool) -> int:
     if write:
         path.write_text(new, encoding="utf-8")
     same = path.is_file() and path.read_text(encoding="utf-8") == new
-    print("nbs/sidebar.yml " + ("names every page" if same else "is not what the notebooks make; python tools/site.py sidebar --write"))
+    print("nbs/sidebar.yml " + ("names every page" if same else "is not what the notebooks make; python tools/docs.py sidebar --write"))
     return int(not same)
 
 
@@ -369,10 +370,12 @@ def main() -> int:
     parser.add_argument("command", choices=["sidebar", "check"])
     parser.add_argument("--write", action="store_true", help="sidebar: write it")
     parser.add_argument("--built", action="store_true", help="check: take _proc as it is")
-    parser.add_argument("--jobs", type=int, default=2, help="notebooks at a time (default 2)")
     args = parser.parse_args()
-    return write_sidebar(args.write) if args.command == "sidebar" else check(args.jobs, args.built)
+    return write_sidebar(args.write) if args.command == "sidebar" else check(args.built)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # nbdev made a shell for every page; at a normal exit each collects garbage, 40 s in all
