@@ -65,8 +65,8 @@ def class_section(names: list[str], db: Database) -> str:
     for name in sorted(names, key=lambda n: (n.rpartition(".")[2].lower(), n)):
         analysis = db.get(name)
         source = analysis.source
-        rows.append((link(name), f"{source['file']}, lines {source['line_start']}-{source['line_end']}", sum(len(v.models) for v in analysis.variants), analysis.verification.get("status", "unverified")))
-    return "## By class\n\n" + table(("class", "source", "kinds of models that execute it:", "status"), rows)
+        rows.append((link(name), f"{source['file'].rpartition('/')[2]}, lines {source['line_start']}-{source['line_end']}", sum(len(v.models) for v in analysis.variants), analysis.verification.get("status", "unverified")))
+    return "## By class\n\nAll of them by name; how many kinds of models in the database execute a class, and what its record says about its checks.\n\n" + table(("class", "source", "kinds of models:", "status"), rows)
 
 
 def index_notebook(db: Database) -> dict:
