@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PREFIXES', 'unit', 'prefixed', 'digits', 'seconds', 'clock']
 
-# %% ../nbs/00c_units.ipynb #ff646e24
+# %% ../nbs/00c_units.ipynb #7c32acd0
 PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -26,7 +26,7 @@ def digits(x: float) -> str:
     "Three significant digits, or a whole number with thousands set off: 3.14159 -> 3.14, 12345.6 -> 12,346"
     return f"{x:.3g}" if abs(x) < 999.5 else f"{x:,.0f}"
 
-# %% ../nbs/00c_units.ipynb #42e85960
+# %% ../nbs/00c_units.ipynb #f4135f07
 def seconds(
     t: float,         # seconds
     micro: str = "u",  # how micro is written
