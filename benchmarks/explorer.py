@@ -59,17 +59,31 @@ def widget() -> list[tuple]:
         print(f"{model:34} {len(found):5} {figures(found)}", flush=True)
     device = [milliseconds(lambda: setattr(page.controls["hardware"], "value", value)) for _, value in page.controls["hardware"].options]
     print(f"{'all':34} {len(every):5} {figures(every)}\n{'choosing a device (draws its roofs)':34} {len(device):4} {figures(device)}")
+    print(f"{'the two pictures by matplotlib':34} {len(drawn := by_matplotlib()):5} {figures(drawn)}")
     return every
+
+
+def by_matplotlib() -> list[tuple]:
+    "Milliseconds of the steps of a slider, were the roofline and the bars drawn by matplotlib, what stands still kept"
+    from lm_predictor.model import analyze
+    from lm_predictor.plot import Drawing, plot_breakdown, plot_roofline
+    cost, sheets = analyze("meta-llama/Llama-2-7b-hf"), [Drawing(figsize=(6.8, 4.4)) for _ in range(2)]
+    (above, below), found = [sheet.add_subplot() for sheet in sheets], []
+    for cached in range(1024, 1024 + 24 * 64, 64):
+        run = cost.at(batch_size=8, seq_len=1, cache_len=cached).on("h100")
+        found.append(milliseconds(lambda: (plot_roofline(run, above), plot_breakdown(run, ax=below), [sheet.png() for sheet in sheets])))
+    return found[4:]
 
 
 def browser() -> list[tuple]:
     "Print what the page takes in a browser; gives every step"
-    from tests.browser import opened
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+    from browser import opened
     every = []
     with opened("llama-2-7b", "--hardware", "h100") as page:
         for model in MODELS:
-            page.choose("model", model)
-            found = [(page.step(name, key),) for name in ("new tokens", "cached") for key in ["ArrowRight"] * 12 + ["ArrowLeft"] * 12]
+            page.choose("model", model, f"{model} ")
+            found = [(page.step(name, key),) for name in ("new tokens", "cached tokens") for key in ["ArrowRight"] * 12 + ["ArrowLeft"] * 12]
             every += found
             print(f"{model:34} {len(found):5} {figures(found)}", flush=True)
     return every

@@ -18,9 +18,9 @@ from .model import BITS, ModelCost, ModelError, Run, Workload, analyze, load_con
 from .units import digits, seconds, unit
 
 # %% auto #0
-__all__ = ['MOST_OPERATORS', 'COLUMNS', 'LOOK', 'SIZES', 'WIDTHS', 'ABOUT', 'View', 'command', 'evaluate', 'steps',
-           'tokens_per_s', 'bound', 'headline', 'does_not_fit', 'memory', 'breakdown', 'Frame', 'frame', 'spots',
-           'rows', 'markdown', 'png', 'Explorer', 'explore']
+__all__ = ['MOST_OPERATORS', 'COLUMNS', 'LOOK', 'SIZES', 'WIDTHS', 'View', 'command', 'evaluate', 'steps', 'tokens_per_s',
+           'bound', 'headline', 'does_not_fit', 'memory', 'breakdown', 'Frame', 'frame', 'spots', 'about', 'rows',
+           'markdown', 'png', 'Explorer', 'explore']
 
 # %% ../nbs/15_explorer.ipynb #4a56552e
 try:
@@ -182,7 +182,7 @@ def _drawn(bare: Run) -> Frame:
     ax.set_title("")
     at = ax.get_position()
     box = (width * at.x0, height * (1 - at.y1), width * at.x1, height * (1 - at.y0))
-    words = tuple(_word(text, height) for text in ax.texts)
+    words = tuple(word for word in [_word(text, height) for text in ax.texts] if not word[0].startswith("not drawn"))  # without kernels, nothing is
     return Frame(drawing.png(150), width, height, box, ax.get_xlim(), ax.get_ylim(), words)
 
 
@@ -200,10 +200,15 @@ def spots(run: Run, at: Frame, labels: int = 6) -> str:
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{max(r, 1):.1f}" fill="{KINDS[p.kind]}"><title>{escape(p.name)}\n{p.share:.2%} of the time\n'
         f'{digits(p.intensity)} FLOP per byte\n{unit(p.rate, "FLOP/s")}</title></circle>' for p, x, y, r in placed)
     words = "".join(f'<text transform="translate({x:.1f} {y:.1f}) rotate({-turn:.1f})" y="4.5">{escape(text)}</text>' for text, x, y, _, _, turn in at.words)
-    rest = 1 - sum(p.share for p, *_ in placed)
-    left_out = f'<text x="{at.box[2] - 6:.1f}" y="{at.box[3] - 8:.1f}" style="text-anchor:end">{rest:.1%} of the time without arithmetic, not drawn</text>' if rest >= 0.0005 else ""
     return (f'<svg viewBox="0 0 {at.width} {at.height}" class="lmp-spots" stroke="{INK}" stroke-width="0.7" fill-opacity="0.85">'
-            f'{circles}{words}{left_out}{_labels(placed[:labels], at)}</svg>')
+            f'{circles}{words}{_labels(placed[:labels], at)}</svg>')
+
+
+def about(run: Run) -> str:
+    "What the circles mean, and the share of the time that has none, as HTML"
+    rest = 1 - math.fsum(p.share for p in points(run))
+    left_out = f"; {rest:.1%} of it is without arithmetic and not drawn" if rest >= 0.0005 else ""
+    return f"<h4>Roofline <span>area of a circle: its kernels' share of the time{left_out}</span></h4>"
 
 
 def _labels(placed: list, at: Frame) -> str:
@@ -305,15 +310,13 @@ LOOK = """<style>
 .lmp-export {overflow: auto; max-height: 460px} .lmp-export img {max-width: 100%} .lmp-export pre {font-size: 11px; line-height: 1.3} .lmp-table td, .lmp-table th {padding: 1px 8px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap}
 .lmp-table td:nth-child(n+4):nth-child(-n+10) {text-align: right} .lmp select, .lmp .widget-readout {font-size: 13px} .lmp .widget-readout {min-width: 76px}
 </style>"""
-SIZES = (("batch_size", "batch", 1, 1024), ("seq_len", "new tokens", 1, 2**17), ("cache_len", "cached", 0, 2**20))  # (name, label, least, most)
+SIZES = (("batch_size", "batch", 1, 1024), ("seq_len", "new tokens", 1, 2**17), ("cache_len", "cached tokens", 0, 2**20))  # (name, label, least, most)
 WIDTHS = (("w_bits", "weights"), ("a_bits", "activations"), ("kv_bits", "KV cache"))
-
-ABOUT = "<h4>Roofline <span>area of a circle: its kernels' share of the time</span></h4>"
 
 # %% ../nbs/15_explorer.ipynb #d9d5406f
 def _controls(view: View) -> dict:
     "The controls by name, set to a view"
-    wide, narrow, label = {"width": "auto", "flex": "1 1 300px"}, {"width": "auto", "flex": "1 1 170px"}, {"description_width": "78px"}
+    wide, narrow, label = {"width": "auto", "flex": "1 1 300px"}, {"width": "auto", "flex": "1 1 170px"}, {"description_width": "92px"}
     models = dict.fromkeys((*sorted(presets(), key=str.lower), view.model))
     devices = {load_hardware(name).title: name for name in hardware_names()}
     if view.hardware not in devices.values():
@@ -373,16 +376,16 @@ class Explorer(VBox):
         "Show what the controls are set to; what does not hold is said in a sentence"
         view = self.view
         show = lambda **shown: [setattr(self.shown[name], "value", value) for name, value in shown.items()]
-        show(command=f"<code>{escape(command(view))}</code>", export="")
         try:
             self.run = run = evaluate(view, self.most)
             at = frame(run)
-            show(numbers=headline(run), says=_notes(run), spots=spots(run, at), breakdown=breakdown(run), memory=memory(run), frame=_image(at), about=ABOUT)
+            show(numbers=headline(run), says=_notes(run), spots=spots(run, at), breakdown=breakdown(run), memory=memory(run), frame=_image(at), about=about(run))
         except (ValueError, LookupError, OSError) as e:  # every error of this package is one of these
             self.run = None
             show(numbers="", says=f'<p class="lmp-wrong" role="alert">{escape(" ".join(str(e).split()))}</p>', spots="", breakdown="", memory="", frame="", about="")
         for button in self.buttons.values():
             button.disabled = self.run is None
+        show(export="", command=f"<code>{escape(command(view))}</code>")  # last: where it is shown, all the rest is
 
     def export(self, what: str) -> str:
         "Show the view as a `Table`, `CSV` or `PNG`, with a link to save it; gives the HTML shown, until the next change"
