@@ -199,9 +199,34 @@ def spots(run: Run, at: Frame, labels: int = 6) -> str:
     circles = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{max(r, 1):.1f}" fill="{KINDS[p.kind]}"><title>{escape(p.name)}\n{p.share:.2%} of the time\n'
         f'{digits(p.intensity)} FLOP per byte\n{unit(p.rate, "FLOP/s")}</title></circle>' for p, x, y, r in placed)
-    words = "".join(f'<text transform="translate({x:.1f} {y:.1f}) rotate({-turn:.1f})" y="4.5">{escape(text)}</text>' for text, x, y, _, _, turn in at.words)
+    written = [_along(word, [(x, y, r) for _, x, y, r in placed]) for word in at.words]
+    words = "".join(f'<text transform="translate({x:.1f} {y:.1f}) rotate({-turn:.1f})" y="4.5">{escape(text)}</text>' for text, x, y, _, _, turn in written)
     return (f'<svg viewBox="0 0 {at.width} {at.height}" class="lmp-spots" stroke="{INK}" stroke-width="0.7" fill-opacity="0.85">'
-            f'{circles}{words}{_labels(placed[:labels], at)}</svg>')
+            f'{circles}{words}{_labels(placed[:labels], [box for word in written for box in _boxes(word)], at.box)}</svg>')
+
+
+def _boxes(word: tuple) -> list[tuple]:
+    "The boxes that writing takes; turned, a row of small ones"
+    _, x, y, w, h, turn = word
+    if not turn:
+        return [(x - w / 2, y - h / 2, x + w / 2, y + h / 2)]
+    length, ahead = math.hypot(w, h) / 2, (math.cos(math.radians(turn)), -math.sin(math.radians(turn)))
+    return [(x + d * ahead[0] - 9, y + d * ahead[1] - 9, x + d * ahead[0] + 9, y + d * ahead[1] + 9) for d in (length * i / 4 for i in range(-4, 5))]
+
+
+def _along(word: tuple, circles: list) -> tuple:
+    "Turned writing, moved along its line to where it is over the least of the circles"
+    text, x, y, w, h, turn = word
+    if not turn:
+        return word
+    moved = lambda d: (text, x + d * math.cos(math.radians(turn)), y - d * math.sin(math.radians(turn)), w, h, turn)
+    covered = lambda one: sum(_over(box, circle) for box in _boxes(one) for circle in circles)
+    return min(map(moved, (0, -50, 50, -100, 100, -150)), key=covered)
+
+
+def _over(box: tuple, circle: tuple) -> bool:
+    (left, top, right, bottom), (x, y, r) = box, circle
+    return math.hypot(max(left - x, 0, x - right), max(top - y, 0, y - bottom)) < r
 
 
 def about(run: Run) -> str:
@@ -211,13 +236,12 @@ def about(run: Run) -> str:
     return f"<h4>Roofline <span>area of a circle: its kernels' share of the time{left_out}</span></h4>"
 
 
-def _labels(placed: list, at: Frame) -> str:
+def _labels(placed: list, taken: list, inside: tuple) -> str:
     "Names beside circles, each where it covers neither writing nor a named circle; one that finds no place is left out"
-    taken = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for _, x, y, w, h, turn in at.words if not turn]
     circles, shown = [(x, y, r) for _, x, y, r in placed], []
     for p, x, y, r in placed:
         text = f"{p.name if len(p.name) <= 30 else p.name[:29] + '…'} {p.share:.0%}"
-        box = next((b for b in _places(x, y, r, 6.9 * len(text) + 4) if p.share >= 0.01 and _free(b, taken, circles, at.box)), None)
+        box = next((b for b in _places(x, y, r, 6.9 * len(text) + 4) if p.share >= 0.01 and _free(b, taken, circles, inside)), None)
         if box:
             taken.append(box)
             cx, cy = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
@@ -239,7 +263,7 @@ def _free(box: tuple, taken: list, circles: list, inside: tuple) -> bool:
     left, top, right, bottom = box
     return (inside[0] < left and inside[1] < top and right < inside[2] and bottom < inside[3]
             and all(right < t[0] or t[2] < left or bottom < t[1] or t[3] < top for t in taken)
-            and all(math.hypot(max(left - x, 0, x - right), max(top - y, 0, y - bottom)) >= r for x, y, r in circles))
+            and not any(_over(box, circle) for circle in circles))
 
 # %% ../nbs/15_explorer.ipynb #3b099ecd
 COLUMNS = ("module", "kernel", "source", "count", "FLOPs", "read", "written", "FLOP/B", "time", "share", "bound")
@@ -275,11 +299,11 @@ def _table(run: Run) -> str:
 def png(run: Run, dpi: float = 200) -> bytes:
     "Roofline, time and memory of a run in one picture"
     drawing = Drawing(figsize=(15, 6.2))
-    left, right, below = (drawing.add_axes(at) for at in ((0.05, 0.1, 0.46, 0.78), (0.65, 0.27, 0.33, 0.61), (0.65, 0.1, 0.33, 0.06)))
+    left, right, below = (drawing.add_axes(at) for at in ((0.05, 0.1, 0.42, 0.78), (0.66, 0.35, 0.32, 0.53), (0.66, 0.1, 0.32, 0.06)))
     plot_roofline(run, left)
     plot_breakdown(run, ax=right, top=12, legend=False)
-    right.set_title(f"{digits(tokens_per_s(run))} tokens/s, {unit(run.totals.flops, 'FLOP')}, {unit(run.totals.read_bytes + run.totals.write_bytes, 'B')} moved, "
-                    "{} {:.0%} of the time".format(*(f"{x}-bound" if isinstance(x, str) else x for x in bound(run))))
+    (limit, share), moved = bound(run), run.totals.read_bytes + run.totals.write_bytes
+    right.set_title(f"{digits(tokens_per_s(run))} tokens/s, {unit(run.totals.flops, 'FLOP')}, {unit(moved, 'B')} moved\n{limit} bounds {share:.0%} of the time")
     _tank(below, run)
     return drawing.png(dpi)
 
@@ -290,7 +314,7 @@ def _tank(ax, run: Run) -> None:
     ax.barh([0, 0], [weights, cache], left=[0, weights], color=[BLUE, ORANGE], height=0.8)
     ax.axvline(there, color=INK)
     ax.set(xlim=(0, 1.02 * max(there, weights + cache)), yticks=[], xlabel="memory (GB)")
-    ax.set_title(does_not_fit(run) or f"weights {unit(t.weight_bytes, 'B')} (blue) + KV cache {unit(t.kv_cache_bytes, 'B')} (orange) of {unit(run.hardware.memory_bytes, 'B')}", fontsize=9.5, pad=5)
+    ax.set_title(does_not_fit(run).replace(", ", ",\n") or f"weights {unit(t.weight_bytes, 'B')} (blue) + KV cache {unit(t.kv_cache_bytes, 'B')} (orange) of {unit(run.hardware.memory_bytes, 'B')}", fontsize=9.5, pad=5)
 
 # %% ../nbs/15_explorer.ipynb #76bdcd44
 LOOK = """<style>
@@ -307,7 +331,7 @@ LOOK = """<style>
 .lmp-bars i {display: block; height: 14px; min-width: 1px} .lmp-square {display: inline-block; width: 10px; height: 10px} .lmp-legend span {margin-right: 12px; white-space: nowrap}
 .lmp-tank {position: relative; display: flex; height: 18px; background: var(--jp-layout-color2, #eee)} .lmp-tank i {height: 100%} .lmp-tank u {position: absolute; top: -3px; bottom: -3px; border-left: 2px solid #D55E00}
 .lmp-command code {display: block; user-select: all; white-space: pre-wrap; padding: 6px 10px; background: var(--jp-layout-color2, #f2f2f2); overflow-wrap: anywhere}
-.lmp-export {overflow: auto; max-height: 460px} .lmp-export img {max-width: 100%} .lmp-export pre {font-size: 11px; line-height: 1.3} .lmp-table td, .lmp-table th {padding: 1px 8px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap}
+.lmp-export {overflow: auto; max-height: 460px} .lmp-export img {max-width: 100%} .lmp-export a {color: #0072B2; text-decoration: underline} .lmp-export pre {font-size: 11px; line-height: 1.3} .lmp-table td, .lmp-table th {padding: 1px 8px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap}
 .lmp-table td:nth-child(n+4):nth-child(-n+10) {text-align: right} .lmp select, .lmp .widget-readout {font-size: 13px} .lmp .widget-readout {min-width: 76px}
 </style>"""
 SIZES = (("batch_size", "batch", 1, 1024), ("seq_len", "new tokens", 1, 2**17), ("cache_len", "cached tokens", 0, 2**20))  # (name, label, least, most)
@@ -316,7 +340,7 @@ WIDTHS = (("w_bits", "weights"), ("a_bits", "activations"), ("kv_bits", "KV cach
 # %% ../nbs/15_explorer.ipynb #d9d5406f
 def _controls(view: View) -> dict:
     "The controls by name, set to a view"
-    wide, narrow, label = {"width": "auto", "flex": "1 1 300px"}, {"width": "auto", "flex": "1 1 170px"}, {"description_width": "92px"}
+    wide, narrow, label = {"width": "auto", "flex": "1 1 300px"}, {"width": "auto", "flex": "1 1 170px"}, {"description_width": "102px"}
     models = dict.fromkeys((*sorted(presets(), key=str.lower), view.model))
     devices = {load_hardware(name).title: name for name in hardware_names()}
     if view.hardware not in devices.values():

@@ -67,8 +67,26 @@ class Page:
             self.page.wait_for_timeout(60)
             seen.append(self.number("time")[1] if self.page.locator(".lmp-time").count() else "")
         self.page.mouse.up()
-        self.settled(f"{FLAGS[label]} {control.locator('.widget-readout').text_content().replace(',', '')} ")
+        self.settled(f"{FLAGS[label]} {self.shown(label)} ")
         return seen
+
+    def move(self, label: str, value: int) -> None:
+        "Move a slider to a value, by keys"
+        handle = self.control(label).locator(".noUi-handle")
+        handle.focus()
+        steps = handle.evaluate("handle => Math.round(handle.ariaValueMax)") + 1
+        key = "ArrowRight" if self.shown(label) < value else "ArrowLeft"
+        for _ in range(int(steps)):
+            if self.shown(label) == value:
+                break
+            before = self.shown(label)
+            self.page.keyboard.press(key)
+            self.page.wait_for_function("([read, before]) => read.textContent != before", arg=[self.control(label).locator(".widget-readout").element_handle(), f"{before:,}"])
+        self.settled(f"{FLAGS[label]} {value} ")
+
+    def shown(self, label: str) -> int:
+        "What a slider stands at"
+        return int(self.control(label).locator(".widget-readout").text_content().replace(",", ""))
 
     def step(self, label: str, key: str) -> float:
         "Move a slider by a key; gives the milliseconds until the page shows all of it; 0 at the slider's end"
