@@ -30,6 +30,11 @@ def classes(db: Database) -> list[str]:
     return sorted({name for t in MODELS for s in subjects(db, t) for name in called_classes(s.record)})
 
 
+def conversation(name: str) -> str:
+    "The recorded conversation about a class, as its audit sees it; empty where there is none"
+    return f"../../journals/{name}.jsonl" if (ROOT / "journals" / f"{name}.jsonl").exists() else ""
+
+
 def template(notebook: dict) -> list:
     "What the template decides of a notebook: its cells without outputs"
     return [(c["cell_type"], "".join(c["source"])) for c in notebook["cells"]]
@@ -86,7 +91,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     db, changed = Database(shipped_directory(), shipped_directory()), []
-    wanted = {AUDITS / f"{name}.ipynb": audit_notebook(name, db=db) for name in classes(db)} | {AUDITS / "index.ipynb": index_notebook(db)}
+    wanted = {AUDITS / f"{name}.ipynb": audit_notebook(name, db=db, journal=conversation(name)) for name in classes(db)} | {AUDITS / "index.ipynb": index_notebook(db)}
     for path, notebook in wanted.items():
         if not path.is_file() or template(json.loads(path.read_text(encoding="utf-8"))) != template(notebook):
             changed.append(path)
