@@ -723,7 +723,7 @@ class ModelCost:
         try:
             workload = replace(workload or Workload(), **sizes)
         except TypeError as e:
-            raise ModelError(f"a workload has batch_size, seq_len, cache_len, logits, w_bits, a_bits, kv_bits; {str(e).split(') ')[-1]}") from None
+            raise ModelError(f"a workload has batch_size, seq_len, cache_len, logits, w_bits, a_bits, kv_bits, active_experts; {str(e).split(') ')[-1]}") from None
         if execution not in EXECUTIONS:
             raise ModelError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
         case, values, routed = self.case_at(workload)

@@ -860,9 +860,10 @@ def plot_comparison(
 
 # %% ../nbs/14_plot.ipynb #63245c75
 def _per_token(runs: dict, label: str) -> str:
-    "`time per token (ms)` where every run is one token"
+    "`time per token (ms)` where every run is one token; `time per step (ms)` where it is one token of each of several sequences"
     one = {run.workload.phase for run in runs.values()} == {"decode"} and label.startswith("time")
-    return label.replace("time", "time per token") if one else label
+    alone = all(run.workload.batch_size == 1 for run in runs.values())
+    return label.replace("time", "time per token" if alone else "time per step") if one else label
 
 
 def _compared(run: Run, what: str, total: float, said) -> str:
