@@ -16,7 +16,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 AIM_MS = 100
-MODELS = ("openai-community/gpt2", "meta-llama/Llama-2-7b-hf", "Qwen/Qwen3-30B-A3B", "google/gemma-3-27b-it", "deepseek-ai/DeepSeek-V3",
+MODELS = ("Qwen/Qwen2.5-0.5B", "meta-llama/Llama-2-7b-hf", "Qwen/Qwen3-30B-A3B", "google/gemma-3-27b-it", "deepseek-ai/DeepSeek-V3",
           "ai21labs/Jamba-v0.1", "RWKV/rwkv-4-169m-pile", "Qwen/Qwen3-Next-80B-A3B-Instruct")  # the last three have the most operators
 SLIDERS = ("batch_size", "seq_len", "cache_len")
 

@@ -53,7 +53,7 @@ def command(view: View) -> str:
 MOST_OPERATORS = 1000  # that are followed under a slider
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)
 def _cost(model: str) -> ModelCost:
     return analyze(model, trace=False)
 

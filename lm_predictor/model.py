@@ -709,6 +709,7 @@ class ModelCost:
     record: ModelRecord
     values: dict  # the config's numbers by symbol
     _planned: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # (case, execution) -> graph, its kernels, notes
+    _formulas: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # formula -> the first one like it
 
     @property
     def parameters(self) -> int:
@@ -744,7 +745,9 @@ class ModelCost:
         "The graph of a case, its device kernels and what their figures take for granted; made once, so that a slider is followed"
         graph = self.record.graph(case)
         if self._planned.get((case, execution), (None,))[0] is not graph:
-            self._planned[case, execution] = graph, device_kernels(graph, execution), _notes(graph, execution)
+            same = lambda f: self._formulas.setdefault(f, f)  # many kernels cost the same: each formula is held once
+            kernels = [replace(k, repeat=same(k.repeat), cost=k.cost.map(same)) for k in device_kernels(graph, execution)]
+            self._planned[case, execution] = graph, kernels, _notes(graph, execution)
         return self._planned[case, execution]
 
     def case_at(self, workload: Workload) -> tuple[str, dict, tuple]:

@@ -74,7 +74,7 @@ POLICY = "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; s
 def notebook(model: str, hardware: str, directory: str) -> dict:
     "The JSON of a notebook that shows the explorer; relative paths are those of the directory"
     arguments = ", ".join(f"{name}={value!r}" for name, value in (("model", model), ("hardware", hardware)) if value)
-    source = f"import os\nos.chdir({directory!r})\nfrom lm_predictor.explorer import explore\nexplore({arguments})"
+    source = f"import gc, os\nos.chdir({directory!r})\nfrom lm_predictor.explorer import explore\npage = explore({arguments})\ngc.freeze()\npage"
     cell = {"cell_type": "code", "id": "explorer", "execution_count": None, "metadata": {}, "outputs": [], "source": source}
     return {"cells": [cell], "metadata": {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}, "nbformat": 4, "nbformat_minor": 5}
 
