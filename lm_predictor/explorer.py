@@ -215,13 +215,12 @@ def _boxes(word: tuple) -> list[tuple]:
 
 
 def _along(word: tuple, circles: list) -> tuple:
-    "Turned writing, moved along its line to where it is over the least of the circles"
+    "Writing where it is over the least of the circles: turned, moved along its line, else upwards"
     text, x, y, w, h, turn = word
-    if not turn:
-        return word
-    moved = lambda d: (text, x + d * math.cos(math.radians(turn)), y - d * math.sin(math.radians(turn)), w, h, turn)
+    across, up = (math.cos(math.radians(turn)), math.sin(math.radians(turn))) if turn else (0, 1)
+    moved = lambda d: (text, x + d * across, y - d * up, w, h, turn)
     covered = lambda one: sum(_over(box, circle) for box in _boxes(one) for circle in circles)
-    return min(map(moved, (0, -50, 50, -100, 100, -150)), key=covered)
+    return min(map(moved, (0, -50, 50, -100, 100, -150) if turn else (0, 14, 28, 42, 56)), key=covered)
 
 
 def _over(box: tuple, circle: tuple) -> bool:
@@ -331,7 +330,7 @@ LOOK = """<style>
 .lmp-bars i {display: block; height: 14px; min-width: 1px} .lmp-square {display: inline-block; width: 10px; height: 10px} .lmp-legend span {margin-right: 12px; white-space: nowrap}
 .lmp-tank {position: relative; display: flex; height: 18px; background: var(--jp-layout-color2, #eee)} .lmp-tank i {height: 100%} .lmp-tank u {position: absolute; top: -3px; bottom: -3px; border-left: 2px solid #D55E00}
 .lmp-command code {display: block; user-select: all; white-space: pre-wrap; padding: 6px 10px; background: var(--jp-layout-color2, #f2f2f2); overflow-wrap: anywhere}
-.lmp-export {overflow: auto; max-height: 460px} .lmp-export img {max-width: 100%} .lmp-export a {color: #0072B2; text-decoration: underline} .lmp-export pre {font-size: 11px; line-height: 1.3} .lmp-table td, .lmp-table th {padding: 1px 8px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap}
+.lmp-export {overflow: auto; max-height: 460px} .lmp-export img {max-width: 100%} .lmp-export a {color: #0072B2; text-decoration: underline} .lmp-export pre {font-size: 11px; line-height: 1.3} .lmp-table {font-size: 12px} .lmp-table td:nth-child(-n+2) {white-space: normal !important} .lmp-table td, .lmp-table th {padding: 1px 6px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap}
 .lmp-table td:nth-child(n+4):nth-child(-n+10) {text-align: right} .lmp select, .lmp .widget-readout {font-size: 13px} .lmp .widget-readout {min-width: 76px}
 </style>"""
 SIZES = (("batch_size", "batch", 1, 1024), ("seq_len", "new tokens", 1, 2**17), ("cache_len", "cached tokens", 0, 2**20))  # (name, label, least, most)
