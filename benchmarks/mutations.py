@@ -12,6 +12,7 @@ import copy
 import json
 import logging
 import random
+import re
 import sys
 import time
 import warnings
@@ -261,6 +262,7 @@ class Bench:
                 yield widths | {n: self.rng.randrange(2) if n in flags else self.rng.randrange(1, 500) for n in sorted(self.db.get(site.owner).names() - widths.keys())}
             return
         models = [site.owner] if site.owner in self.records else self._models(site)
+        uses = 0 if site.owner in self.records else max([0, *map(int, re.findall(r"\buse == (\d+)", json.dumps(self.data[site.owner])))])  # which call of the class it is
         phases = () if site.owner in self.records else follow(self.data[site.owner], site.path[:site.path.index("kernels") + 2]).get("phases", ())
         for _ in range(60):
             record = self.records[self.rng.choice(models)]
@@ -268,7 +270,7 @@ class Bench:
             values = config_sizes(record, self.numbers[record.id], self.rng, self.rng.choice([1, 97]))
             sizes = workload_sizes(record, case, values, self.rng, self.rng.choice([(1, 5), (2, 50), (100, 5000)]))
             if sizes:
-                yield values | widths | {"tie_word_embeddings": self.rng.randrange(2)} | sizes
+                yield values | widths | {"tie_word_embeddings": self.rng.randrange(2), "use": self.rng.randrange(uses + 1)} | sizes
 
     # -- is it noticed?
 
