@@ -45,7 +45,7 @@ def layer_lists(model, layers: int) -> dict:
             found[path] = m  # a list inside a layer (as many experts as layers) is not the list of layers
     return found
 
-
+# %% ../nbs/04c_layers.ipynb #8a4c4b86
 def _plain(value) -> object:
     return str(value.node.expr) if isinstance(value, torch.SymInt) else value
 
@@ -94,9 +94,16 @@ def layer_kinds(model, config) -> list[tuple[int, ...]]:
         found.setdefault(key, []).append(i)
     return [tuple(v) for v in found.values()]
 
-
+# %% ../nbs/04c_layers.ipynb #069b38bc
 def _names_layers(name: str, value, layers: int) -> bool:
-    return "layers" in name and isinstance(value, (list, tuple, set)) and all(type(i) is int and 0 <= i < layers for i in value) and 0 < len(set(value)) == len(value) < layers
+    "Whether an attribute of a module holds some of the layers by their indexes: Mllama's cross_attention_layers, the keys of Zamba-2's layer_dic"
+    return "layer" in name and isinstance(value, (list, tuple, set, dict)) and all(type(i) is int and 0 <= i < layers for i in value) and 0 < len(set(value)) == len(value) < layers
+
+
+def _renumbered(value, kinds):
+    "What such an attribute holds when of each kind the first layer is kept"
+    kept = [k for k, kind in enumerate(kinds) if kind[0] in value]
+    return {k: value[kinds[k][0]] for k in kept} if isinstance(value, dict) else type(value)(kept)
 
 
 def keep_kinds(model, config, kinds) -> dict:
@@ -120,8 +127,8 @@ def keep_kinds(model, config, kinds) -> dict:
             names[f"{path}.{k}"] = (f"{path}.{layer_label(kind, layers)}", "num_layers" if len(kind) == layers else str(len(kind)))
     for m in model.modules():
         for name, value in vars(m).items():
-            if _names_layers(name, value, layers):  # Mllama asks at every layer whether it is one of those
-                setattr(m, name, type(value)(k for k, kind in enumerate(kinds) if kind[0] in value))
+            if _names_layers(name, value, layers):
+                setattr(m, name, _renumbered(value, kinds))
     kept = {name: type(values)(values[kind[0]] for kind in kinds) for name, values in stated.items()}
     computed = {name: values for name, values in kept.items() if name not in vars(config)}
     if computed:  # a class that computes them from the number of layers would now compute others
@@ -133,7 +140,7 @@ def keep_kinds(model, config, kinds) -> dict:
             set_attribute(config, name, len(kinds))
     return names
 
-
+# %% ../nbs/04c_layers.ipynb #c9eaef11
 def layer_label(kind: tuple, layers: int) -> str:
     "A short name for the layers of one kind: * for all, 0-2, 1,3..31, or the first ones and how many"
     if len(kind) == layers:
