@@ -18,11 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .agent import CHECK_TOOL, AgentError, Budget, Result, Spent, run, sdk_send
+from .agent import CHECK_TOOL, AgentError, Budget, Result, Spent, replay_send, run, sdk_send
 from .box import TOOLS, Box, BoxError
 from .check import Checker, covered
 from .database import Database, DatabaseError
-from .journal import Journal, JournalError, alone
+from .journal import Journal, JournalError, alone, read_rows
 from .prompt import agent_schema, instructions, prompt_version, task_text
 from .registry import signature
 from .schema import Analysis, analysis_from_json, analysis_to_json, name_record
@@ -32,7 +32,7 @@ from .trust import Check, same_source, verdict
 # %% auto #0
 __all__ = ['OTHERS', 'AUTHOR', 'API', 'LLM', 'agent_directory', 'agent_record', 'already', 'traced_analysis', 'signatures_text',
            'versions', 'head_of', 'roots_of', 'Outcome', 'analyze_class', 'json_text', 'checks_of', 'store_checks',
-           'analyze_classes', 'model_class', 'client_of']
+           'analyze_classes', 'model_class', 'client_of', 'replay']
 
 # %% ../nbs/12d_analyst.ipynb #829efc54
 def agent_directory(db: Database) -> Path:
@@ -386,3 +386,14 @@ def client_of(base_url: str = "", api_key: str | None = None):
     except ImportError:
         raise AgentError("the agent needs the package anthropic: pip install 'lm-predictor[agent]'") from None
     return anthropic.Anthropic(api_key=key or "none", base_url=address.rstrip("/"), max_retries=0, timeout=anthropic.Timeout(600.0, connect=10.0))
+
+# %% ../nbs/12d_analyst.ipynb #4d6a68c5
+def replay(journal: Path, db: Database) -> tuple[Outcome, dict]:
+    """The outcome of a recorded conversation, gone through again in `db` with every check, and the journal's head, which says who wrote the assistant's turns.
+
+    Raises JournalError where the journal is damaged, AgentError where the conversation does not come to a record.
+    """
+    rows, _ = read_rows(journal)
+    head = rows[0]["head"]
+    turns = [row["assistant"] for row in rows if "assistant" in row]
+    return analyze_class(head["class_name"], replay_send(turns), db, Budget(), head["model"], head["assistant_turns"], force=True), head

@@ -11,6 +11,7 @@ import json
 import random
 import re
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +33,7 @@ from .typeset import latex, symbol
 # %% auto #0
 __all__ = ['SECTIONS', 'AuditError', 'Page', 'table', 'code', 'inline', 'first_arguments', 'Audit', 'audit', 'forward_of',
            'source', 'number', 'executed', 'path', 'parameters', 'latex_condition', 'operators', 'Picture', 'traffic',
-           'calls', 'replayed', 'agent', 'checks', 'audit_notebook', 'write_audit']
+           'calls', 'agent', 'checks', 'audit_notebook', 'write_audit']
 
 # %% ../nbs/12e_audit.ipynb #2670cea7
 class AuditError(ValueError):
@@ -379,35 +380,21 @@ def calls(page: Audit) -> Page:
     return table(("line:", "class", "passes", "FLOPs:", "bytes read:", "bytes written:"), rows) if rows else Page("It calls no other module.")
 
 # %% ../nbs/12e_audit.ipynb #c3b76689
-def replayed(class_name: str, journal: Path) -> tuple[Analysis, str]:
-    "The record that a recorded conversation about a class comes to, and who wrote the assistant's turns in it; raises AuditError"
-    import tempfile
-    from lm_predictor.agent import Budget, replay_send
-    from lm_predictor.analyst import agent_record, analyze_class
-    from lm_predictor.journal import read_rows
-    rows, _ = read_rows(Path(journal))
-    head, turns = rows[0]["head"], [row["assistant"] for row in rows if "assistant" in row]
-    with tempfile.TemporaryDirectory() as home:
-        there = Database(Path(home))
-        outcome = analyze_class(class_name, replay_send(turns), there, Budget(), head["model"], head["assistant_turns"], force=True)
-        found = agent_record(class_name, there)
-    if found is None:
-        raise AuditError(f"{journal} does not come to a record: {outcome.status}, {outcome.why}")
-    return found, head["assistant_turns"]
-
-
 def agent(page: Audit, journal: Path | str = "") -> Page:
     """The agent's figures beside the trace's per line, at the page's numbers; a sentence where there is no such record.
 
     journal: a recorded conversation about the class, replayed where the database has no record by the agent.
     """
-    from lm_predictor.analyst import agent_record
+    from lm_predictor.analyst import agent_record, replay
     from lm_predictor.compare import compare
     name = page.analysis.class_name
     found, said = agent_record(name, page.db), ""
     if found is None and journal:
-        found, author = replayed(name, Path(journal))
-        said = f"From a recorded conversation, replayed by this cell; the assistant's turns: {author}.\n\n"
+        with tempfile.TemporaryDirectory() as home:
+            there = Database(Path(home))
+            _, head = replay(Path(journal), there)
+            found = agent_record(name, there)
+        said = f"From a recorded conversation, replayed by this cell; the assistant's turns: {head['assistant_turns']}.\n\n"
     if found is None:
         return Page(f"The agent has not analyzed this class here: `lm-predictor agent {name}` has it do so.")
     rows = [(r.line, code(r.code.splitlines()[0]), *(number(figures[m]) if figures else "" for m in (0, 2, 3) for figures in (r.agent, r.trace)), "; ".join(r.notes) or "same")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lm_predictor.agent import AgentError, Budget, replay_send, sdk_send
-from lm_predictor.analyst import agent_directory, agent_record, analyze_class, analyze_classes, signatures_text
+from lm_predictor.analyst import agent_directory, agent_record, analyze_class, analyze_classes, replay, signatures_text
 from lm_predictor.database import Database
 from lm_predictor.journal import Journal, JournalError, alone, read_rows
 from lm_predictor.prompt import PLACEHOLDER, instructions, task_text
@@ -689,10 +689,8 @@ def test_replay(name, tmp_path):
     found = []
     for folder in ("here", "over/there"):
         db = Database(tmp_path / folder / "db")
-        head = read_rows(JOURNALS[name])[0][0]["head"]
+        outcome, head = replay(JOURNALS[name], db)
         assert "no model was called" in head["assistant_turns"] and head["model"] == "none"
-        answers = [row["assistant"] for row in read_rows(JOURNALS[name])[0] if "assistant" in row]
-        outcome = analyze_class(name, replay_send(answers), db, Budget(), head["model"], author=head["assistant_turns"], force=True)
         assert outcome.status == "verified"
         found.append(((agent_directory(db) / f"{name}.jsonl").read_bytes(), (agent_directory(db) / f"{name}.json").read_bytes()))
     assert found[0] == found[1] and found[0][0] == JOURNALS[name].read_bytes()
