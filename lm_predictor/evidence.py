@@ -21,7 +21,7 @@ from .config import canonical, integers, set_attribute, text_config
 from .formula import parse
 from .graph import ModelRecord
 from .layers import keep_kinds, layer_kinds
-from .mask import LeftPairs, one_thread, weightless
+from .mask import left_pairs, one_thread, weightless
 from .records import built_flags, flag_settings
 from .sample import fold_loops, own_state
 from .sheet import BYTES, Sheet, config_sizes, hold, samples, workload_sizes
@@ -29,8 +29,9 @@ from .trace import Call, Op, build, call, constructor_arguments, defaults, fille
 from .values import looked_at
 
 # %% auto #0
-__all__ = ['EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'sheet_of_run', 'built_numbers', 'Evidence', 'sized',
-           'collect', 'Twin', 'collect_alone', 'weigh', 'module_rows', 'run_alone', 'torch_matmul_flops']
+__all__ = ['EDGES', 'SCALES', 'PATIENCE', 'MUCH', 'TOO_MUCH', 'number', 'storage_bytes', 'sheet_of_run', 'built_numbers',
+           'Evidence', 'sized', 'collect', 'Twin', 'collect_alone', 'weigh', 'module_rows', 'run_alone',
+           'torch_matmul_flops']
 
 # %% ../nbs/08aa_evidence.ipynb #3a71c204
 def number(x) -> int | Fraction:
@@ -271,27 +272,49 @@ def _alone(event: Call, built: dict, rng: random.Random) -> Sheet:
     return sheet
 
 # %% ../nbs/08aa_evidence.ipynb #00a71094
+MUCH, TOO_MUCH = 10**7, 2 * 10**8  # pairs in all sequences of a run: above MUCH one run is made, as small as the case allows; none above TOO_MUCH
+
+
 def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
-    phases = {case.replace("_all", "").replace("_b1", "") for case in record.cases if any(n.pairs for n in record.graph(case).nodes)}
-    if not phases:
+    cases = {case.replace("_all", "").replace("_b1", "") for case in record.cases if any(n.pairs for n in record.graph(case).nodes)}
+    if not cases:
         return
-    values = config_sizes(record, numbers, rng)
+    values, short = config_sizes(record, numbers, rng), None
     try:
         with torch.device("cpu"), torch.no_grad(), one_thread():
             model = weightless(sized(config, values))
-            for case in sorted(phases):
-                for scale in ((2, 9), (5, 60)):
-                    sizes = workload_sizes(record, case, values, rng, scale)
-                    if sizes and sizes["batch_size"] * (sizes["seq_len"] + sizes["cache_len"]) ** 2 > 10**7:
-                        evidence.too_large.add(case)  # scores of many heads: gigabytes
-                    elif sizes:
-                        with LeftPairs() as left:
-                            cache = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
-                            left.counts.clear()
-                            call(model, sizes["batch_size"], sizes["seq_len"], cache, cache_len=sizes["cache_len"])
-                        evidence.kept.setdefault(case, []).append((values | BYTES | sizes, left.counts))
+            for case in sorted(cases):
+                tried = [sizes for sizes in (workload_sizes(record, case, values, rng, scale) for scale in ((2, 9), (5, 60))) if sizes]
+                large, ran = [sizes for sizes in tried if _pairs_of(sizes) > MUCH], model
+                if large:
+                    tried = [_least(large[0], record.conditions_of(case), values, rng)]
+                    ran = short = short or weightless(sized(config, _one_head(values)))
+                for sizes in tried:
+                    if _pairs_of(sizes) > TOO_MUCH:
+                        evidence.too_large.add(case)
+                    else:
+                        evidence.kept.setdefault(case, []).append((values | BYTES | sizes, left_pairs(ran, **sizes)))
     except Exception as e:  # whatever a model does not like about the CPU; then its pairs stay unchecked and the check fails
         evidence.problems.append(f"cannot count the pairs that its masks leave: {type(e).__name__}: {' '.join(str(e).split())[:200]}")
+
+
+def _pairs_of(sizes: dict) -> int:
+    return sizes["batch_size"] * (sizes["seq_len"] + sizes["cache_len"]) ** 2
+
+
+def _least(sizes: dict, conditions: list, values: dict, rng: random.Random) -> dict:
+    "One sequence, as short as 200 tries find it under the conditions of its case"
+    sizes = sizes | {"batch_size": 1}
+    for _ in range(200):
+        name = rng.choice(("seq_len", "cache_len"))
+        tried = sizes | {name: rng.randrange(min(5, sizes[name]), sizes[name] + 1)}
+        sizes = tried if hold(conditions, values | tried) else sizes
+    return sizes
+
+
+def _one_head(values: dict) -> dict:
+    "Numbers of a model with one head and no more experts than a token goes to: its masks keep the same pairs"
+    return {n: 1 if n in ("num_heads", "num_kv_heads") else values["num_experts_per_tok"] if n.endswith("_experts") else v for n, v in values.items()}
 
 # %% ../nbs/08aa_evidence.ipynb #46094a8b
 def torch_matmul_flops(

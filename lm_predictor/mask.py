@@ -20,7 +20,7 @@ from .layers import keep_kinds, layer_kinds
 from .trace import TraceError, build, call, defaults, filled_cache
 
 # %% auto #0
-__all__ = ['PAIRS', 'WORKLOADS', 'weightless', 'LeftPairs', 'one_thread', 'kept_pairs', 'pairs_formula']
+__all__ = ['PAIRS', 'WORKLOADS', 'weightless', 'LeftPairs', 'left_pairs', 'one_thread', 'kept_pairs', 'pairs_formula']
 
 # %% ../nbs/05a_mask.ipynb #2f6c44bb
 _FREE = "max(0, min(seq_len, sliding_window - cache_len))"
@@ -82,9 +82,18 @@ class LeftPairs(TorchDispatchMode):
             return args[0]
         if func._schema.name == "aten::_softmax" and args[0].dim() >= 3:
             scores = args[0]
-            left = Fraction(int((scores > -1e30).sum()), scores.numel() // (scores.shape[-1] * scores.shape[-2]))
+            left = Fraction(int((scores > -1e30).count_nonzero()), scores.numel() // (scores.shape[-1] * scores.shape[-2]))
             self.counts.append(int(left) if left.denominator == 1 else left)
         return func(*args, **(kwargs or {}))
+
+
+def left_pairs(model, batch_size: int, seq_len: int, cache_len: int) -> list:
+    "The pairs per head (int or Fraction) that each attention of a weightless model keeps in one forward, in order of execution"
+    with LeftPairs() as left:
+        cache = filled_cache(model, batch_size, cache_len)
+        left.counts.clear()
+        call(model, batch_size, seq_len, cache, cache_len=cache_len)
+    return left.counts
 
 
 @contextlib.contextmanager
@@ -113,11 +122,7 @@ def kept_pairs(config) -> list[str]:
     with torch.device("cpu"), defaults(), torch.no_grad(), one_thread():
         model = weightless(cut)
         for new, cached in WORKLOADS:
-            with LeftPairs() as left:
-                cache = filled_cache(model, 2, cached)
-                left.counts.clear()
-                call(model, 2, new, cache, cache_len=cached)
-            found.append(left.counts)
+            found.append(left_pairs(model, 2, new, cached))
     if len({len(counts) for counts in found}) != 1:
         raise TraceError(f"{config.model_type}: the number of attentions depends on the workload")
     return [_explain(counts, window) for counts in zip(*found)]
