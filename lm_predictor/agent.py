@@ -17,8 +17,8 @@ from .journal import Journal
 
 # %% auto #0
 __all__ = ['KINDS', 'LEAST_OUTPUT', 'MAX_PROBLEMS', 'CHECK_TOOL', 'UNSEEN', 'RETRIES', 'LONGEST_WAIT', 'AgentError', 'Spent',
-           'Held', 'Budget', 'tokens_of', 'cost_of', 'Problem', 'Result', 'listed', 'request_of', 'run', 'most_read',
-           'Broken', 'sdk_send', 'retry_after', 'sentence', 'replay_send']
+           'tokens_of', 'cost_of', 'Held', 'Budget', 'Problem', 'listed', 'request_of', 'most_read', 'Result', 'run',
+           'Broken', 'retry_after', 'sentence', 'sdk_send', 'replay_send']
 
 # %% ../nbs/06c_agent.ipynb #b8f00ee7
 class AgentError(ValueError):
@@ -28,10 +28,20 @@ class AgentError(ValueError):
 class Spent(AgentError):
     "A budget that is used up"
 
-
+# %% ../nbs/06c_agent.ipynb #0a1f2799
 KINDS = {"input_tokens": "input", "output_tokens": "output", "cache_read_input_tokens": "cache_read", "cache_creation_input_tokens": "cache_write"}
 
 
+def tokens_of(usage: dict) -> int:
+    "All tokens of an answer's usage"
+    return sum(int(usage.get(kind) or 0) for kind in KINDS)
+
+# %% ../nbs/06c_agent.ipynb #0956887f
+def cost_of(usage: dict, prices: dict) -> float:
+    "What an answer cost; a kind of tokens without a price costs what input does"
+    return sum(int(usage.get(kind) or 0) * prices.get(name, prices.get("input", 0)) for kind, name in KINDS.items()) / 1e6
+
+# %% ../nbs/06c_agent.ipynb #b0b26871
 LEAST_OUTPUT = 1000  # tokens; an answer that may not even have these is not asked for
 
 
@@ -42,7 +52,7 @@ class Held:
     writes: int = 0  # tokens of the answer
     cost: float = 0.0
 
-
+# %% ../nbs/06c_agent.ipynb #9df01861
 @dataclass
 class Budget:
     "What may be spent, by all modules together; repairs are per module"
@@ -145,22 +155,7 @@ class Budget:
             time.sleep(min(0.5, seconds - 0.5 * n))
         self.check()
 
-
-def tokens_of(usage: dict) -> int:
-    "All tokens of an answer's usage"
-    return sum(int(usage.get(kind) or 0) for kind in KINDS)
-
-
-def cost_of(usage: dict, prices: dict) -> float:
-    "What an answer cost; a kind of tokens without a price costs what input does"
-    return sum(int(usage.get(kind) or 0) * prices.get(name, prices.get("input", 0)) for kind, name in KINDS.items()) / 1e6
-
-# %% ../nbs/06c_agent.ipynb #2dcb5d31
-MAX_PROBLEMS = 20
-CHECK_TOOL = {"name": "check", "description": "Check work/analysis.json: schema, formulas, source lines, numbers. Lists what is wrong.",
-              "input_schema": {"type": "object", "required": [], "additionalProperties": False, "properties": {}}}
-
-
+# %% ../nbs/06c_agent.ipynb #f3632ce8
 @dataclass(frozen=True)
 class Problem:
     "One thing that is wrong with what the agent wrote"
@@ -171,7 +166,134 @@ class Problem:
     def __str__(self) -> str:
         return f"{self.path}: {self.text} [{self.rule}]"
 
+# %% ../nbs/06c_agent.ipynb #146f7ef3
+MAX_PROBLEMS = 20
 
+
+def listed(problems: list) -> str:
+    "Problems as the model reads them"
+    more = len(problems) - MAX_PROBLEMS
+    return "\n".join(f"- {p}" for p in problems[:MAX_PROBLEMS]) + (f"\n- and {more} more of this kind" if more > 0 else "")
+
+# %% ../nbs/06c_agent.ipynb #d2487207
+CHECK_TOOL = {"name": "check", "description": "Check work/analysis.json: schema, formulas, source lines, numbers. Lists what is wrong.",
+              "input_schema": {"type": "object", "required": [], "additionalProperties": False, "properties": {}}}
+
+
+def request_of(model: str, system: str, journal: Journal, max_tokens: int) -> dict:
+    "The next request; the instructions and tools, which all modules share, are marked for the provider's cache"
+    cached = {"cache_control": {"type": "ephemeral"}}
+    tools = [*TOOLS, CHECK_TOOL | cached]
+    return {"model": model, "max_tokens": max_tokens, "system": [{"type": "text", "text": system, **cached}], "tools": tools, "messages": journal.messages()}
+
+# %% ../nbs/06c_agent.ipynb #58218690
+UNSEEN = 2000  # tokens that a provider adds to a request by itself: descriptions of tools, marks between messages
+
+
+def most_read(system: str, journal: Journal) -> int:
+    "The tokens that the next request has at most: as many as the last one and its answer, and one for each byte that came since"
+    last = max((i for i, row in enumerate(journal.rows) if "assistant" in row), default=-1)
+    known = tokens_of(journal.rows[last]["assistant"].get("usage") or {}) if last >= 0 else 0
+    since = journal.rows[last + 1:] if known else [system, TOOLS, CHECK_TOOL, journal.messages()]
+    return known + len(json.dumps(since, ensure_ascii=False).encode("utf-8", "replace")) + UNSEEN
+
+# %% ../nbs/06c_agent.ipynb #caa3701e
+def _ask(send: Callable, model: str, system: str, journal: Journal, budget: Budget) -> None:
+    held, usage = budget.take(most_read(system, journal)), {}
+    try:
+        answer = send(request_of(model, system, journal, held.writes))
+        usage = answer.get("usage") or {}
+    finally:
+        budget.settle(held, usage)
+    journal.append("assistant", answer)
+
+# %% ../nbs/06c_agent.ipynb #ec9b4fc1
+def _sum(journal: Journal) -> dict:
+    found = [a.get("usage") or {} for a in journal.answers()]
+    return {kind: sum(int(u.get(kind) or 0) for u in found) for kind in KINDS}
+
+
+def _figures(journal: Journal, budget: Budget) -> tuple:
+    usage = _sum(journal)
+    return len(journal.answers()), tokens_of(usage), cost_of(usage, budget.prices)
+
+
+def _tell(show, what: str, journal: Journal, budget: Budget) -> None:
+    if show:
+        show(what, *_figures(journal, budget))
+
+# %% ../nbs/06c_agent.ipynb #8b0133cc
+def _result(block: dict, text: str, wrong: bool = False) -> dict:
+    return {"type": "tool_result", "tool_use_id": block["id"], "content": text, **({"is_error": True} if wrong else {})}
+
+
+def _tool(block: dict, box: Box, check: Callable | None) -> dict:
+    "Run one tool call; what it refuses is a result too"
+    try:
+        if block["name"] == "check":
+            checked_arguments("check", block["input"], [*TOOLS, CHECK_TOOL])
+            problems = check(False)
+            return _result(block, f"{len(problems)} problems:\n{listed(problems)}" if problems else "nothing is wrong at the sizes that are shown")
+        return _result(block, box.call(block["name"], block["input"]))
+    except BoxError as e:
+        return _result(block, str(e), True)
+
+# %% ../nbs/06c_agent.ipynb #78bd7b69
+def _restore(box: Box, journal: Journal) -> None:
+    "Bring work/ to where the journal left it: the files that were written, in order"
+    answered = journal.answers() if journal.last[0] != "assistant" else journal.answers()[:-1]
+    for answer in answered:
+        if answer.get("stop_reason") == "tool_use":
+            for block in answer["content"]:
+                if block["type"] == "tool_use" and block["name"] == "write":
+                    _tool(block, box, None)
+
+# %% ../nbs/06c_agent.ipynb #8fc367c2
+_CUT = "Your answer was cut off at the output limit before this call was complete, so it was not run. Send it again in smaller parts."
+
+
+def _repairs(journal: Journal) -> int:
+    "How often the model was told that something is wrong"
+    said = [b for row in journal.rows if isinstance(row.get("user"), list) for b in row["user"]]
+    return sum(b.get("text", "").startswith("[repair]") or b.get("content") == _CUT for b in said)
+
+# %% ../nbs/06c_agent.ipynb #19f66ffd
+def _end(journal: Journal, ok: bool, why: str, problems=()) -> None:
+    journal.append("end", {"ok": ok, "why": why, "problems": [str(p) for p in problems[:MAX_PROBLEMS]]})
+
+
+def _feed_back(problems: list, journal: Journal, budget: Budget) -> None:
+    "Tell the model what is wrong, or end where it was told often enough"
+    if _repairs(journal) >= budget.max_repairs:
+        return _end(journal, False, f"still wrong after {budget.max_repairs} repairs: {problems[0]}", problems)
+    journal.append("user", [{"type": "text", "text": f"[repair] The check found {len(problems)} problem{'s' * (len(problems) > 1)}. Look at the source again, "
+                             f"correct work/analysis.md and work/analysis.json, then end your turn.\n{listed(problems)}"}])
+
+# %% ../nbs/06c_agent.ipynb #6d3ccdef
+_LAST_WORDS = {"refusal": "the model refused", "model_context_window_exceeded": "the conversation no longer fits the model's context"}
+
+
+def _answer(answer: dict, box: Box, check: Callable, journal: Journal, budget: Budget, stopped: Callable) -> None:
+    "What follows from the model's last answer: results of tools, feedback, or the end"
+    reason, calls = answer.get("stop_reason"), [b for b in answer["content"] if b["type"] == "tool_use"]
+    if reason in _LAST_WORDS:
+        return _end(journal, False, _LAST_WORDS[reason])
+    if reason == "pause_turn":
+        return journal.append("user", "Go on.")
+    if reason == "max_tokens":
+        if _repairs(journal) >= budget.max_repairs:
+            return _end(journal, False, f"the answer was cut off at the output limit, after {budget.max_repairs} repairs")
+        return journal.append("user", [_result(b, _CUT, True) for b in calls] or [{"type": "text", "text": "[repair] " + _CUT}])
+    if calls:
+        return journal.append("user", [_tool(b, box, check) for b in calls])
+    if stopped():
+        return _end(journal, False, f"the agent stopped: {stopped()}")
+    problems = check(True)
+    if not problems:
+        return _end(journal, True, "nothing is wrong")
+    _feed_back(problems, journal, budget)
+
+# %% ../nbs/06c_agent.ipynb #18f87762
 @dataclass(frozen=True)
 class Result:
     "How a run ended"
@@ -182,20 +304,7 @@ class Result:
     cost: float
     problems: tuple = ()  # texts of what was wrong at the end
 
-
-def listed(problems: list) -> str:
-    "Problems as the model reads them"
-    more = len(problems) - MAX_PROBLEMS
-    return "\n".join(f"- {p}" for p in problems[:MAX_PROBLEMS]) + (f"\n- and {more} more of this kind" if more > 0 else "")
-
-
-def request_of(model: str, system: str, journal: Journal, max_tokens: int) -> dict:
-    "The next request; the instructions and tools, which all modules share, are marked for the provider's cache"
-    cached = {"cache_control": {"type": "ephemeral"}}
-    tools = [*TOOLS, CHECK_TOOL | cached]
-    return {"model": model, "max_tokens": max_tokens, "system": [{"type": "text", "text": system, **cached}], "tools": tools, "messages": journal.messages()}
-
-# %% ../nbs/06c_agent.ipynb #527dbf37
+# %% ../nbs/06c_agent.ipynb #9d1729ab
 def run(
     send: Callable,  # request dict -> answer dict
     box: Box,
@@ -231,120 +340,82 @@ def run(
             _tell(show, ", ".join(b["name"] for b in last["content"] if b["type"] == "tool_use") or "check", journal, budget)
             _answer(last, box, check, journal, budget, stopped)
 
-
-def _ask(send: Callable, model: str, system: str, journal: Journal, budget: Budget) -> None:
-    held, usage = budget.take(most_read(system, journal)), {}
-    try:
-        answer = send(request_of(model, system, journal, held.writes))
-        usage = answer.get("usage") or {}
-    finally:
-        budget.settle(held, usage)
-    journal.append("assistant", answer)
-
-
-UNSEEN = 2000  # tokens that a provider adds to a request by itself: descriptions of tools, marks between messages
-
-
-def most_read(system: str, journal: Journal) -> int:
-    "The tokens that the next request has at most: as many as the last one and its answer, and one for each byte that came since"
-    last = max((i for i, row in enumerate(journal.rows) if "assistant" in row), default=-1)
-    known = tokens_of(journal.rows[last]["assistant"].get("usage") or {}) if last >= 0 else 0
-    since = journal.rows[last + 1:] if known else [system, TOOLS, CHECK_TOOL, journal.messages()]
-    return known + len(json.dumps(since, ensure_ascii=False).encode("utf-8", "replace")) + UNSEEN
-
-
-def _sum(journal: Journal) -> dict:
-    found = [a.get("usage") or {} for a in journal.answers()]
-    return {kind: sum(int(u.get(kind) or 0) for u in found) for kind in KINDS}
-
-
-def _figures(journal: Journal, budget: Budget) -> tuple:
-    usage = _sum(journal)
-    return len(journal.answers()), tokens_of(usage), cost_of(usage, budget.prices)
-
-
-def _tell(show, what: str, journal: Journal, budget: Budget) -> None:
-    if show:
-        show(what, *_figures(journal, budget))
-
-
-def _restore(box: Box, journal: Journal) -> None:
-    "Bring work/ to where the journal left it: the files that were written, in order"
-    answered = journal.answers() if journal.last[0] != "assistant" else journal.answers()[:-1]
-    for answer in answered:
-        if answer.get("stop_reason") == "tool_use":
-            for block in answer["content"]:
-                if block["type"] == "tool_use" and block["name"] == "write":
-                    _tool(block, box, None)
-
-# %% ../nbs/06c_agent.ipynb #05defecb
-_LAST_WORDS = {"refusal": "the model refused", "model_context_window_exceeded": "the conversation no longer fits the model's context"}
-_CUT = "Your answer was cut off at the output limit before this call was complete, so it was not run. Send it again in smaller parts."
-
-
-def _answer(answer: dict, box: Box, check: Callable, journal: Journal, budget: Budget, stopped: Callable) -> None:
-    "What follows from the model's last answer: results of tools, feedback, or the end"
-    reason, calls = answer.get("stop_reason"), [b for b in answer["content"] if b["type"] == "tool_use"]
-    if reason in _LAST_WORDS:
-        return _end(journal, False, _LAST_WORDS[reason])
-    if reason == "pause_turn":
-        return journal.append("user", "Go on.")
-    if reason == "max_tokens":
-        if _repairs(journal) >= budget.max_repairs:
-            return _end(journal, False, f"the answer was cut off at the output limit, after {budget.max_repairs} repairs")
-        return journal.append("user", [_result(b, _CUT, True) for b in calls] or [{"type": "text", "text": "[repair] " + _CUT}])
-    if calls:
-        return journal.append("user", [_tool(b, box, check) for b in calls])
-    if stopped():
-        return _end(journal, False, f"the agent stopped: {stopped()}")
-    problems = check(True)
-    if not problems:
-        return _end(journal, True, "nothing is wrong")
-    _feed_back(problems, journal, budget)
-
-
-def _feed_back(problems: list, journal: Journal, budget: Budget) -> None:
-    "Tell the model what is wrong, or end where it was told often enough"
-    if _repairs(journal) >= budget.max_repairs:
-        return _end(journal, False, f"still wrong after {budget.max_repairs} repairs: {problems[0]}", problems)
-    journal.append("user", [{"type": "text", "text": f"[repair] The check found {len(problems)} problem{'s' * (len(problems) > 1)}. Look at the source again, "
-                             f"correct work/analysis.md and work/analysis.json, then end your turn.\n{listed(problems)}"}])
-
-
-def _end(journal: Journal, ok: bool, why: str, problems=()) -> None:
-    journal.append("end", {"ok": ok, "why": why, "problems": [str(p) for p in problems[:MAX_PROBLEMS]]})
-
-
-def _repairs(journal: Journal) -> int:
-    "How often the model was told that something is wrong"
-    said = [b for row in journal.rows if isinstance(row.get("user"), list) for b in row["user"]]
-    return sum(b.get("text", "").startswith("[repair]") or b.get("content") == _CUT for b in said)
-
-
-def _tool(block: dict, box: Box, check: Callable | None) -> dict:
-    "Run one tool call; what it refuses is a result too"
-    try:
-        if block["name"] == "check":
-            checked_arguments("check", block["input"], [*TOOLS, CHECK_TOOL])
-            problems = check(False)
-            return _result(block, f"{len(problems)} problems:\n{listed(problems)}" if problems else "nothing is wrong at the sizes that are shown")
-        return _result(block, box.call(block["name"], block["input"]))
-    except BoxError as e:
-        return _result(block, str(e), True)
-
-
-def _result(block: dict, text: str, wrong: bool = False) -> dict:
-    return {"type": "tool_result", "tool_use_id": block["id"], "content": text, **({"is_error": True} if wrong else {})}
-
 # %% ../nbs/06c_agent.ipynb #22237d3b
-RETRIES = 4
-LONGEST_WAIT = 60.0  # seconds, whatever retry-after says
-
-
 class Broken(Exception):
     "A stream that ended before the answer did"
 
 
+def retry_after(error: Exception) -> float | None:
+    "Seconds to wait before asking again; None where it would not help"
+    status, response = getattr(error, "status_code", None), getattr(error, "response", None)
+    if status is not None:
+        if status not in (200, 408, 409, 429) and status < 500:
+            return None
+        told = response.headers.get("retry-after", "") if response is not None else ""
+        return float(told) if told.replace(".", "", 1).isdigit() else 0.0
+    names = {c.__name__ for c in type(error).__mro__}
+    if names & {"APIConnectionError", "TransportError", "Broken", "APIResponseValidationError"}:
+        return 0.0
+    if isinstance(error, AssertionError) or names & {"HTTPError", "JSONDecodeError"}:
+        return 0.0  # the SDK asserts that a stream had a message
+    return None
+
+# %% ../nbs/06c_agent.ipynb #a1607952
+RETRIES = 4
+LONGEST_WAIT = 60.0  # seconds, whatever retry-after says
+
+
+def sentence(error: Exception, model: str, base_url: str, attempts: int) -> str:
+    "One line for an error of the API"
+    status = getattr(error, "status_code", None)
+    told = getattr(error, "body", None)
+    told = told.get("error", told) if isinstance(told, dict) else None
+    detail = " ".join(str(told.get("message", "") if isinstance(told, dict) else error).split())[:200]
+    kind = told.get("type") if isinstance(told, dict) else None
+    if status == 404 and kind != "not_found_error":
+        return f"{base_url} does not speak the Messages API (404)"
+    known = {401: "the API key is not accepted (401)", 402: "the account has no credit (402)", 403: "the API key may not do this (403)",
+             404: f"there is no model {model!r} at {base_url} (404)"}
+    if status in known:
+        return f"{known[status]}: {detail}" if detail else known[status]
+    tried = f" after {attempts + 1} attempts" if attempts else ""
+    if status is not None and status != 200:
+        asks = f" (it asks to wait {wait:.0f} s)" if (wait := retry_after(error) or 0) > LONGEST_WAIT else ""
+        return f"the API answers {status}{tried}: {detail}{asks}"
+    if type(error).__name__ in ("APIConnectionError", "APITimeoutError"):
+        return f"nobody answers at {base_url}{tried}"
+    return f"the answer broke off{tried}: {detail or type(error).__name__}"
+
+# %% ../nbs/06c_agent.ipynb #45c758eb
+def _streamed(events, budget: Budget | None) -> dict:
+    "The whole answer of a stream; what one that broke off had used is counted, as far as it said"
+    lost = {}
+    try:
+        for event in events:
+            lost = event.message.usage.to_dict() if event.type == "message_start" else lost
+            if budget and not budget.seconds_left:
+                budget.check()
+        answer = events.get_final_message().to_dict()
+        lost = {} if answer.get("stop_reason") else lost
+        return answer
+    finally:
+        if budget and lost:
+            budget.settle(None, lost)
+
+# %% ../nbs/06c_agent.ipynb #b56d5f64
+def _once(client, request: dict, stream: bool, budget: Budget | None) -> dict:
+    from anthropic import Timeout
+    limit = {"timeout": Timeout(min(600.0, budget.seconds_left + 0.1), connect=10.0)} if budget else {}
+    if not stream:
+        answer = client.messages.create(**request | {"max_tokens": min(request["max_tokens"], 16_000)}, **limit).to_dict()
+    else:
+        with client.messages.stream(**request, **limit) as events:
+            answer = _streamed(events, budget)
+    if not answer.get("stop_reason"):
+        raise Broken("the stream ended before the answer did")
+    return answer
+
+# %% ../nbs/06c_agent.ipynb #95b4d8dc
 def sdk_send(
     client,  # anthropic.Anthropic
     stream: bool = True,
@@ -371,73 +442,6 @@ def sdk_send(
                 (wait or (budget.pause if budget else time.sleep))(min(longest_wait, max(again, 0.5 * 2**attempt)))
 
     return send
-
-
-def _once(client, request: dict, stream: bool, budget: Budget | None) -> dict:
-    from anthropic import Timeout
-    limit = {"timeout": Timeout(min(600.0, budget.seconds_left + 0.1), connect=10.0)} if budget else {}
-    if not stream:
-        answer = client.messages.create(**request | {"max_tokens": min(request["max_tokens"], 16_000)}, **limit).to_dict()
-    else:
-        with client.messages.stream(**request, **limit) as events:
-            answer = _streamed(events, budget)
-    if not answer.get("stop_reason"):
-        raise Broken("the stream ended before the answer did")
-    return answer
-
-
-def _streamed(events, budget: Budget | None) -> dict:
-    "The whole answer of a stream; what one that broke off had used is counted, as far as it said"
-    lost = {}
-    try:
-        for event in events:
-            lost = event.message.usage.to_dict() if event.type == "message_start" else lost
-            if budget and not budget.seconds_left:
-                budget.check()
-        answer = events.get_final_message().to_dict()
-        lost = {} if answer.get("stop_reason") else lost
-        return answer
-    finally:
-        if budget and lost:
-            budget.settle(None, lost)
-
-
-def retry_after(error: Exception) -> float | None:
-    "Seconds to wait before asking again; None where it would not help"
-    status, response = getattr(error, "status_code", None), getattr(error, "response", None)
-    if status is not None:
-        if status not in (200, 408, 409, 429) and status < 500:
-            return None
-        told = response.headers.get("retry-after", "") if response is not None else ""
-        return float(told) if told.replace(".", "", 1).isdigit() else 0.0
-    names = {c.__name__ for c in type(error).__mro__}
-    if names & {"APIConnectionError", "TransportError", "Broken", "APIResponseValidationError"}:
-        return 0.0
-    if isinstance(error, AssertionError) or names & {"HTTPError", "JSONDecodeError"}:
-        return 0.0  # the SDK asserts that a stream had a message
-    return None
-
-
-def sentence(error: Exception, model: str, base_url: str, attempts: int) -> str:
-    "One line for an error of the API"
-    status = getattr(error, "status_code", None)
-    told = getattr(error, "body", None)
-    told = told.get("error", told) if isinstance(told, dict) else None
-    detail = " ".join(str(told.get("message", "") if isinstance(told, dict) else error).split())[:200]
-    kind = told.get("type") if isinstance(told, dict) else None
-    if status == 404 and kind != "not_found_error":
-        return f"{base_url} does not speak the Messages API (404)"
-    known = {401: "the API key is not accepted (401)", 402: "the account has no credit (402)", 403: "the API key may not do this (403)",
-             404: f"there is no model {model!r} at {base_url} (404)"}
-    if status in known:
-        return f"{known[status]}: {detail}" if detail else known[status]
-    tried = f" after {attempts + 1} attempts" if attempts else ""
-    if status is not None and status != 200:
-        asks = f" (it asks to wait {wait:.0f} s)" if (wait := retry_after(error) or 0) > LONGEST_WAIT else ""
-        return f"the API answers {status}{tried}: {detail}{asks}"
-    if type(error).__name__ in ("APIConnectionError", "APITimeoutError"):
-        return f"nobody answers at {base_url}{tried}"
-    return f"the answer broke off{tried}: {detail or type(error).__name__}"
 
 # %% ../nbs/06c_agent.ipynb #41bb0903
 def replay_send(journal: Journal | list) -> Callable:
