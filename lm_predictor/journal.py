@@ -12,13 +12,34 @@ import os
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['JournalError', 'Journal', 'read_rows', 'alone']
+__all__ = ['JournalError', 'read_rows', 'Journal', 'alone']
 
 # %% ../nbs/06b_journal.ipynb #d027aa41
 class JournalError(ValueError):
     "A journal that cannot be read; the text names file and line"
 
+# %% ../nbs/06b_journal.ipynb #3dd2e887
+def read_rows(path: Path) -> tuple[list[dict], int]:
+    "The lines of a journal and the bytes they take, without a torn last one; raises JournalError where another is damaged"
+    rows, whole = [], 0
+    for n, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not line.endswith(b"\n"):
+            break
+        if not isinstance(row, dict) or len(row) != 1 or not row.keys() <= {"head", "user", "assistant", "end"} or ("head" in row) != (n == 1):
+            raise JournalError(f"{path}: line {n} is no line of a journal; delete the file to start anew")
+        rows.append(row)
+        whole += len(line)
+    return rows, whole
 
+# %% ../nbs/06b_journal.ipynb #ed5d8212
+def _free(path: Path) -> Path:
+    return next(p for n in range(1, 10_000) if not (p := path.with_name(f"{path.stem}.{n}{path.suffix}")).exists())
+
+# %% ../nbs/06b_journal.ipynb #07474e0e
 class Journal:
     "The lines of one conversation, each on disk before the next is made"
 
@@ -66,43 +87,7 @@ class Journal:
     def sha256(self) -> str:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
-
-def read_rows(path: Path) -> tuple[list[dict], int]:
-    "The lines of a journal and the bytes they take, without a torn last one; raises JournalError where another is damaged"
-    rows, whole = [], 0
-    for n, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not line.endswith(b"\n"):
-            break
-        if not isinstance(row, dict) or len(row) != 1 or not row.keys() <= {"head", "user", "assistant", "end"} or ("head" in row) != (n == 1):
-            raise JournalError(f"{path}: line {n} is no line of a journal; delete the file to start anew")
-        rows.append(row)
-        whole += len(line)
-    return rows, whole
-
-
-def _free(path: Path) -> Path:
-    return next(p for n in range(1, 10_000) if not (p := path.with_name(f"{path.stem}.{n}{path.suffix}")).exists())
-
-# %% ../nbs/06b_journal.ipynb #6971fadd
-@contextlib.contextmanager
-def alone(path: Path):
-    "Within it nobody else works on a journal; raises JournalError at once where somebody does"
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f".{path.name}.lock")
-    handle = _lock(lock, path.stem)
-    try:
-        yield
-    finally:
-        if handle is not None:
-            lock.unlink(missing_ok=True)
-            os.close(handle)
-
-
+# %% ../nbs/06b_journal.ipynb #2001fc8a
 def _lock(lock: Path, name: str) -> int | None:
     "An open, locked file; None where the system has no such locks"
     try:
@@ -120,3 +105,18 @@ def _lock(lock: Path, name: str) -> int | None:
             if os.fstat(handle).st_ino == lock.stat().st_ino:
                 return handle
         os.close(handle)
+
+# %% ../nbs/06b_journal.ipynb #77b27c19
+@contextlib.contextmanager
+def alone(path: Path):
+    "Within it nobody else works on a journal; raises JournalError at once where somebody does"
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    handle = _lock(lock, path.stem)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            lock.unlink(missing_ok=True)
+            os.close(handle)
