@@ -12,15 +12,16 @@ from .formula import Condition, Formula, FormulaError, parse, parse_condition
 
 # %% auto #0
 __all__ = ['REGIONS', 'CASE_NAMES', 'SCHEMA', 'ZERO', 'AMBIENT', 'SchemaError', 'check_schema', 'Cost', 'Operator', 'Kernel',
-           'Parameter', 'Variant', 'Analysis', 'analysis_from_json', 'analysis_to_json', 'cost_to_json',
-           'kernel_to_json', 'name_record']
+           'Parameter', 'Variant', 'Analysis', 'analysis_from_json', 'cost_to_json', 'kernel_to_json',
+           'analysis_to_json', 'name_record']
 
-# %% ../nbs/01_schema.ipynb #f5626957
+# %% ../nbs/01_schema.ipynb #a67716fd
 REGIONS = {  # of each phase: _short, new tokens within one block of code that works in blocks; _over and _past, against a window that the cache keeps
     "extend": ("", "_short", "_over", "_past"), "prefill": ("", "_short", "_over"), "decode": ("", "_past")}
 CASE_NAMES = tuple(f"{phase}{logits}{single}{region}" for region in REGIONS["extend"] for phase in REGIONS for single in ("", "_b1")
                    for logits in (("", "_all") if phase != "decode" else ("",)) if region in REGIONS[phase])
 
+# %% ../nbs/01_schema.ipynb #b1ba5068
 _FORMULA = {"type": ["string", "integer"], "maxLength": 20000}
 _TEXT = {"type": "string"}
 _ACCESS = {"type": "object", "required": ["read", "write"], "additionalProperties": False,
@@ -37,6 +38,8 @@ _KERNEL = {
         "phases": {"type": "array", "items": {"enum": list(CASE_NAMES)}, "minItems": 1, "uniqueItems": True},
         "when": {"type": "array", "items": _TEXT}, "operators": {"type": "array", "items": _OPERATOR},
         "sub_kernels": {"type": "array", "items": {"$ref": "#/$defs/kernel"}}}}
+
+# %% ../nbs/01_schema.ipynb #c5a6b758
 SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "LM-Predictor analysis", "type": "object",
     "required": ["class_name", "kernels"], "additionalProperties": False, "$defs": {"kernel": _KERNEL},
@@ -59,11 +62,16 @@ SCHEMA = {
                    "properties": {"file_name": _TEXT, "class_name": _TEXT}},
         "provenance": {"type": "object"}, "verification": {"type": "object"}}}
 
-
+# %% ../nbs/01_schema.ipynb #dd7ce472
 class SchemaError(ValueError):
     "A record that breaks the schema; the text names the file, the JSON path and the rule"
 
 
+def _one_line(text: str, limit: int = 200) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[:limit - 3]}..."
+
+# %% ../nbs/01_schema.ipynb #e877d77c
 def check_schema(data: object, where: str = "record") -> None:
     "Raise SchemaError with the JSON path and rule of the first thing that breaks the schema"
     import jsonschema
@@ -72,12 +80,7 @@ def check_schema(data: object, where: str = "record") -> None:
     if error is not None:
         raise SchemaError(f"{where}: {error.json_path}: {_one_line(error.message)}")
 
-
-def _one_line(text: str, limit: int = 200) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[:limit - 3]}..."
-
-# %% ../nbs/01_schema.ipynb #1dcabd39
+# %% ../nbs/01_schema.ipynb #bc3b604e
 ZERO = parse(0)
 
 
@@ -96,7 +99,7 @@ class Cost:
     def __iter__(self):
         return iter((self.flops, self.matmul_flops, self.read, self.write))
 
-
+# %% ../nbs/01_schema.ipynb #9cfce935
 @dataclass(frozen=True)
 class Operator:
     "One ATen operator inside a kernel"
@@ -125,7 +128,7 @@ class Kernel:
         "Whether it is executed in a case at these numbers"
         return (not self.phases or case in self.phases) and all(c.holds(values) for c in self.when)
 
-
+# %% ../nbs/01_schema.ipynb #93aad85d
 @dataclass(frozen=True)
 class Parameter:
     "A symbol of a class's formulas"
@@ -147,7 +150,7 @@ class Variant:
         may = [k for k in self.kernels if all(c.holds(values) for c in k.when if values and c.names <= set(values))]
         return frozenset().union(*(c.names for k in may for c in (*(k.cost or ()), k.repeat, *k.when)))
 
-
+# %% ../nbs/01_schema.ipynb #6daeee21
 @dataclass(frozen=True)
 class Analysis:
     "The record of one module class"
@@ -195,21 +198,9 @@ class Analysis:
             f"| {k.line or ''} | `{_one_line(k.code or k.operation, 80)}` | `{k.cost.flops}` | `{k.cost.read}` | `{k.cost.write}` |".replace("${", "$\\{")
             for k in self.kernels if k.cost)
 
-# %% ../nbs/01_schema.ipynb #b1ba5068
+# %% ../nbs/01_schema.ipynb #2086ac33
 AMBIENT = frozenset({"w_bytes", "a_bytes", "kv_bytes"})  # the same in every class of a model; passed only where a call works in a type of its own
 _WORKLOAD = ("batch_size", "seq_len", "cache_len", "active_experts", "w_bytes", "a_bytes", "kv_bytes")
-
-
-def analysis_from_json(data: dict, where: str = "record") -> Analysis:
-    "An analysis from parsed JSON; raises SchemaError or FormulaError naming the path"
-    check_schema(data, where)
-    parameters = tuple(Parameter(**p) for p in data.get("parameters", ()))
-    known = {p.name for p in parameters} | set(_WORKLOAD) if parameters else None
-    first = Variant(_kernels(data["kernels"], known, f"{where}: $.kernels"), tuple(data.get("models", ())), tuple(data.get("assumptions", ())))
-    rest = tuple(Variant(_kernels(v["kernels"], known, f"{where}: $.variants[{i}].kernels"), tuple(v["models"]), tuple(v.get("assumptions", ())))
-                 for i, v in enumerate(data.get("variants", ())))
-    return Analysis(data["class_name"], (first, *rest), data.get("source"), parameters, data.get("naming"),
-                    data.get("provenance", {}), data.get("verification", {}))
 
 
 def _cost(data: dict, known, where: str) -> Cost:
@@ -219,7 +210,7 @@ def _cost(data: dict, known, where: str) -> Cost:
                 parse(access["read"], known=known, where=f"{where}.memory_access.read"),
                 parse(access["write"], known=known, where=f"{where}.memory_access.write"))
 
-
+# %% ../nbs/01_schema.ipynb #fe1c0f4e
 def _kernels(rows: list, known, where: str) -> tuple[Kernel, ...]:
     return tuple(_kernel(row, known, f"{where}[{i}]") for i, row in enumerate(rows))
 
@@ -236,26 +227,25 @@ def _kernel(data: dict, known, where: str) -> Kernel:
                   tuple(data.get("phases", ())), tuple(parse_condition(c, known=known, where=f"{where}.when") for c in data.get("when", ())),
                   operators, sub)
 
+# %% ../nbs/01_schema.ipynb #415884b5
+def analysis_from_json(data: dict, where: str = "record") -> Analysis:
+    "An analysis from parsed JSON; raises SchemaError or FormulaError naming the path"
+    check_schema(data, where)
+    parameters = tuple(Parameter(**p) for p in data.get("parameters", ()))
+    known = {p.name for p in parameters} | set(_WORKLOAD) if parameters else None
+    first = Variant(_kernels(data["kernels"], known, f"{where}: $.kernels"), tuple(data.get("models", ())), tuple(data.get("assumptions", ())))
+    rest = tuple(Variant(_kernels(v["kernels"], known, f"{where}: $.variants[{i}].kernels"), tuple(v["models"]), tuple(v.get("assumptions", ())))
+                 for i, v in enumerate(data.get("variants", ())))
+    return Analysis(data["class_name"], (first, *rest), data.get("source"), parameters, data.get("naming"),
+                    data.get("provenance", {}), data.get("verification", {}))
+
 # %% ../nbs/01_schema.ipynb #571dd512
-def analysis_to_json(analysis: Analysis) -> dict:
-    "The JSON form of an analysis, ready for json.dump"
-    first, *rest = analysis.variants
-    data = {"format": 1, "class_name": analysis.class_name, "source": analysis.source,
-            "parameters": [{k: v for k, v in vars(p).items() if v is not None} for p in analysis.parameters],
-            "assumptions": list(first.assumptions), "models": list(first.models),
-            "kernels": [kernel_to_json(k) for k in first.kernels],
-            "variants": [{"models": list(v.models), "assumptions": list(v.assumptions),
-                          "kernels": [kernel_to_json(k) for k in v.kernels]} for v in rest],
-            "naming": analysis.naming, "provenance": analysis.provenance, "verification": analysis.verification}
-    return {k: v for k, v in data.items() if v or k == "kernels"}
-
-
 def cost_to_json(cost: Cost) -> dict:
     "The JSON form of a cost"
     return {"flops": str(cost.flops), "matmul_flops": str(cost.matmul_flops),
             "memory_access": {"read": str(cost.read), "write": str(cost.write)}}
 
-
+# %% ../nbs/01_schema.ipynb #a6534aa9
 def kernel_to_json(k: Kernel) -> dict:
     "The JSON form of a kernel, without what is empty"
     data = {"kernel_type": k.kernel_type, "file": k.file, "line": k.line, "code": k.code, "operation": k.operation, "analysis": k.analysis}
@@ -272,6 +262,19 @@ def kernel_to_json(k: Kernel) -> dict:
     if k.cost is None:
         data["sub_kernels"] = [kernel_to_json(s) for s in k.sub_kernels]
     return data
+
+# %% ../nbs/01_schema.ipynb #b4d1925c
+def analysis_to_json(analysis: Analysis) -> dict:
+    "The JSON form of an analysis, ready for json.dump"
+    first, *rest = analysis.variants
+    data = {"format": 1, "class_name": analysis.class_name, "source": analysis.source,
+            "parameters": [{k: v for k, v in vars(p).items() if v is not None} for p in analysis.parameters],
+            "assumptions": list(first.assumptions), "models": list(first.models),
+            "kernels": [kernel_to_json(k) for k in first.kernels],
+            "variants": [{"models": list(v.models), "assumptions": list(v.assumptions),
+                          "kernels": [kernel_to_json(k) for k in v.kernels]} for v in rest],
+            "naming": analysis.naming, "provenance": analysis.provenance, "verification": analysis.verification}
+    return {k: v for k, v in data.items() if v or k == "kernels"}
 
 # %% ../nbs/01_schema.ipynb #1f4ba34d
 def name_record(class_name: str) -> dict:
