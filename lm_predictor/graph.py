@@ -12,11 +12,11 @@ from .formula import Condition, Formula, FormulaError, parse, parse_condition, t
 from .schema import CASE_NAMES, REGIONS, _FORMULA, _TEXT, _WORKLOAD, ZERO, Cost, _one_line
 
 # %% auto #0
-__all__ = ['RECORD_SCHEMA', 'Tensor', 'CallSite', 'Line', 'Read', 'Node', 'Graph', 'graph_to_json', 'graph_from_json',
-           'broken_rule', 'check_graph', 'check_names', 'ModelRecord', 'record_to_json', 'record_from_json',
+__all__ = ['RECORD_SCHEMA', 'Tensor', 'Read', 'CallSite', 'Line', 'Node', 'Graph', 'graph_to_json', 'graph_from_json',
+           'broken_rule', 'check_names', 'check_graph', 'ModelRecord', 'record_to_json', 'record_from_json',
            'check_record']
 
-# %% ../nbs/02b_graph.ipynb #2db52b1c
+# %% ../nbs/02b_graph.ipynb #de71f7cb
 @dataclass(frozen=True)
 class Tensor:
     "A piece of memory"
@@ -25,6 +25,14 @@ class Tensor:
     kind: str  # weight, buffer, input, cache, activation
 
 
+@dataclass(frozen=True)
+class Read:
+    "What an operator reads of a tensor"
+    tensor: int
+    elements: Formula
+    view: int = -1  # which part; -1 for the whole
+
+# %% ../nbs/02b_graph.ipynb #4e66521e
 @dataclass(frozen=True)
 class CallSite:
     "A module call: where in the model, of which class, how often inside its parent"
@@ -42,15 +50,7 @@ class Line:
     line: int
     code: str
 
-
-@dataclass(frozen=True)
-class Read:
-    "What an operator reads of a tensor"
-    tensor: int
-    elements: Formula
-    view: int = -1  # which part; -1 for the whole
-
-
+# %% ../nbs/02b_graph.ipynb #c470ce2a
 @dataclass(frozen=True)
 class Node:
     "One ATen operator in its place"
@@ -67,7 +67,7 @@ class Node:
     scores: Formula | None = None  # for a softmax over attention scores: pairs per head that exist
     pairs: Formula | None = None  # ... and that the mask leaves
 
-
+# %% ../nbs/02b_graph.ipynb #998fd958
 @dataclass(frozen=True)
 class Graph:
     "One case of a model: its operators in order"
@@ -99,10 +99,15 @@ class Graph:
             count = count * self.calls[c].repeat
         return count
 
-# %% ../nbs/02b_graph.ipynb #d4bb05df
-_formula = lru_cache(maxsize=100_000)(parse)
+# %% ../nbs/02b_graph.ipynb #c55ab286
+def _node_to_json(n: Node) -> dict:
+    data = {"op": n.op, "kind": n.kind, "call": n.call, "line": n.line, "via": n.via, "flops": str(n.flops),
+            "matmul_flops": str(n.matmul_flops), "reads": [[r.tensor, str(r.elements), r.view] for r in n.reads],
+            "writes": [[t, str(e)] for t, e in n.writes], "extent": str(n.extent),
+            "scores": str(n.scores or ""), "pairs": str(n.pairs or "")}
+    return {k: v for k, v in data.items() if v != "" and not (v == "0" and k.endswith("flops")) and not (k == "extent" and v == "1")}
 
-
+# %% ../nbs/02b_graph.ipynb #80565634
 def graph_to_json(g: Graph) -> dict:
     "The JSON form of a graph"
     return {"tensors": [[str(t.elements), str(t.item), t.kind] for t in g.tensors],
@@ -111,13 +116,8 @@ def graph_to_json(g: Graph) -> dict:
             "logits": g.logits, "kv_cache_bytes": str(g.kv_cache_bytes),
             "nodes": [_node_to_json(n) for n in g.nodes]}
 
-
-def _node_to_json(n: Node) -> dict:
-    data = {"op": n.op, "kind": n.kind, "call": n.call, "line": n.line, "via": n.via, "flops": str(n.flops),
-            "matmul_flops": str(n.matmul_flops), "reads": [[r.tensor, str(r.elements), r.view] for r in n.reads],
-            "writes": [[t, str(e)] for t, e in n.writes], "extent": str(n.extent),
-            "scores": str(n.scores or ""), "pairs": str(n.pairs or "")}
-    return {k: v for k, v in data.items() if v != "" and not (v == "0" and k.endswith("flops")) and not (k == "extent" and v == "1")}
+# %% ../nbs/02b_graph.ipynb #82ad5731
+_formula = lru_cache(maxsize=100_000)(parse)
 
 
 def graph_from_json(data: dict) -> Graph:
@@ -133,7 +133,7 @@ def graph_from_json(data: dict) -> Graph:
               for n in data["nodes"]),
         data["logits"], f(data["kv_cache_bytes"]))
 
-# %% ../nbs/02b_graph.ipynb #e5b47334
+# %% ../nbs/02b_graph.ipynb #ce07cd29
 def _row(*fields) -> dict:
     return {"type": "array", "prefixItems": list(fields), "minItems": len(fields), "maxItems": len(fields)}
 
@@ -148,6 +148,8 @@ _CASE = {"type": "object", "required": ["tensors", "calls", "lines", "nodes", "l
     "calls": {"type": "array", "minItems": 1, "items": _row(_TEXT, _TEXT, {"type": "integer", "minimum": -1}, _FORMULA, {"type": "integer", "minimum": -1})},
     "lines": {"type": "array", "items": _row(_TEXT, {"type": "integer", "minimum": 1}, _TEXT)},
     "nodes": {"type": "array", "minItems": 1, "items": _NODE}, "logits": _INDEX, "kv_cache_bytes": _FORMULA}}
+
+# %% ../nbs/02b_graph.ipynb #3191d597
 _NAMED = {"type": "object", "required": ["names", "default"], "additionalProperties": False, "properties": {
     "names": {"type": "array", "items": _TEXT, "minItems": 1}, "default": {"type": ["integer", "null"]}, "derived": {"type": "boolean"}}}
 RECORD_SCHEMA = {
@@ -162,6 +164,10 @@ RECORD_SCHEMA = {
         "case_assumptions": {"type": "object", "propertyNames": {"enum": list(CASE_NAMES)}, "additionalProperties": _FORMULAS},
         "cases": {"type": "object", "minProperties": 1, "propertyNames": {"enum": list(CASE_NAMES)}, "additionalProperties": _CASE}}}
 
+# %% ../nbs/02b_graph.ipynb #a224407a
+_EMPTY = {"id": "", "model_type": "", "class_name": "", "packages": {}, "symbols": {}, "settings": {}, "assumptions": [], "parameters": 0, "weight_bytes": 0,
+          "uncounted": {}, "notes": [], "modules": []}
+
 
 def broken_rule(data: object) -> str:
     "The JSON path and rule of the first thing in a model record's JSON that breaks the schema; empty when nothing does"
@@ -169,7 +175,14 @@ def broken_rule(data: object) -> str:
     error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(RECORD_SCHEMA).iter_errors(data))
     return f"{error.json_path}: {_one_line(error.message)}" if error is not None else ""
 
-# %% ../nbs/02b_graph.ipynb #9cc49489
+# %% ../nbs/02b_graph.ipynb #d364750e
+def check_names(formulas, symbols) -> None:
+    "Raise ValueError when a formula has a name that is not among the symbols, or a reference"
+    for f in formulas:
+        if not f.names <= symbols or getattr(f, "references", ()):
+            raise ValueError(f"{_one_line(str(f), 60)!r} has unknown names ({', '.join(sorted(f.names - symbols)) or 'a reference'})")
+
+# %% ../nbs/02b_graph.ipynb #de3c33af
 def check_graph(g: Graph, symbols) -> None:
     "Raise ValueError when an index of a graph points nowhere, a call stands outside, or a formula has an unknown name"
     def inside(what, number, index, size, least=0):
@@ -192,14 +205,7 @@ def check_graph(g: Graph, symbols) -> None:
             *(f for n in g.nodes for f in (n.flops, n.matmul_flops, n.extent, n.scores, n.pairs, *(r.elements for r in n.reads), *(e for _, e in n.writes)) if f is not None)]
     check_names(rows, symbols)
 
-
-def check_names(formulas, symbols) -> None:
-    "Raise ValueError when a formula has a name that is not among the symbols, or a reference"
-    for f in formulas:
-        if not f.names <= symbols or getattr(f, "references", ()):
-            raise ValueError(f"{_one_line(str(f), 60)!r} has unknown names ({', '.join(sorted(f.names - symbols)) or 'a reference'})")
-
-# %% ../nbs/02b_graph.ipynb #cd5a36b6
+# %% ../nbs/02b_graph.ipynb #3277d9ed
 @dataclass
 class ModelRecord:
     "What one kind of model executes, case by case"
@@ -268,11 +274,7 @@ class ModelRecord:
                 return condition.right.evaluate({}) + 1
         return 0
 
-
-_EMPTY = {"id": "", "model_type": "", "class_name": "", "packages": {}, "symbols": {}, "settings": {}, "assumptions": [], "parameters": 0, "weight_bytes": 0,
-          "uncounted": {}, "notes": [], "modules": []}
-
-
+# %% ../nbs/02b_graph.ipynb #ac170206
 def record_to_json(r: ModelRecord) -> dict:
     "The JSON form of a model record"
     return {"format": 1, "id": r.id, "model_type": r.model_type, "class_name": r.class_name, "packages": r.packages,
@@ -281,7 +283,7 @@ def record_to_json(r: ModelRecord) -> dict:
             "case_assumptions": {name: list(a) for name, a in r.case_assumptions.items()}, "experts": list(map(str, r.experts)), "method": r.method, "verification": r.verification,
             "cases": {name: graph_to_json(r.graph(name)) for name in r.cases}}
 
-
+# %% ../nbs/02b_graph.ipynb #786d414b
 def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
     "A model record from parsed JSON; raises ValueError naming the file and what is missing"
     try:
@@ -295,7 +297,7 @@ def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
     except (KeyError, TypeError, AttributeError, ValueError) as e:
         raise ValueError(f"{where}: {broken_rule(data) or _one_line(str(e))}; restore or delete it") from None
 
-
+# %% ../nbs/02b_graph.ipynb #e9f92a78
 def check_record(data: object, where: str = "model record") -> ModelRecord:
     "The model record in parsed JSON, checked whole: schema, indices and formulas of every case; raises ValueError"
     rule = broken_rule(data)
