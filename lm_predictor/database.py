@@ -19,14 +19,10 @@ from .formula import FormulaError
 from .schema import _WORKLOAD, Analysis, SchemaError, Variant, analysis_from_json, analysis_to_json, name_record
 
 # %% auto #0
-__all__ = ['DatabaseError', 'overlay_directory', 'shipped_directory', 'read_json', 'write_json', 'dumps', 'sweep', 'locked',
-           'merged', 'canonical_variants', 'joined', 'Database', 'read_analysis']
+__all__ = ['overlay_directory', 'shipped_directory', 'dumps', 'write_json', 'DatabaseError', 'read_json', 'sweep', 'locked',
+           'canonical_variants', 'joined', 'merged', 'read_analysis', 'Database']
 
-# %% ../nbs/02_database.ipynb #e0cfb80a
-class DatabaseError(LookupError):
-    "A record that is not there or cannot be read; the text names it, the reason and near names"
-
-
+# %% ../nbs/02_database.ipynb #2a9d4702
 def overlay_directory() -> Path:
     "Where the user's own records are: $LM_PREDICTOR_DB, else the user's data directory"
     if os.environ.get("LM_PREDICTOR_DB"):
@@ -34,26 +30,19 @@ def overlay_directory() -> Path:
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "lm-predictor" / "module_db"
 
-
+# %% ../nbs/02_database.ipynb #76923cb3
 def shipped_directory() -> Path:
     "Where the records that ship with the package are"
     return Path(str(importlib.resources.files("lm_predictor"))) / "module_db"
 
-# %% ../nbs/02_database.ipynb #d5b39903
-def read_json(path: Path) -> object:
-    "Parsed JSON of a file; raises DatabaseError naming file, line and reason"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as e:
-        raise DatabaseError(f"{path} is not valid JSON (line {e.lineno}, column {e.colno}: {e.msg}); restore or delete it") from None
-    except UnicodeDecodeError:
-        raise DatabaseError(f"{path} is not UTF-8 text; restore or delete it") from None
-    except RecursionError:
-        raise DatabaseError(f"{path} is nested too deep; restore or delete it") from None
-    except OSError as e:
-        raise DatabaseError(f"{path} cannot be read ({(e.strerror or 'unknown reason').lower()}); restore or delete it") from None
+# %% ../nbs/02_database.ipynb #e677aba3
+def dumps(data: object) -> str:
+    "JSON text as the database writes it: one space of indent, short lists of scalars on one line, a final newline"
+    text = json.dumps(data, indent=1, ensure_ascii=False)
+    flat = re.sub(r"\[\s+((?:[^\[\]{}\"]|\"(?:[^\"\\]|\\.)*\")*?)\s+\]", lambda m: "[" + re.sub(r"\n\s+", " ", m[1]) + "]", text)
+    return flat + "\n"
 
-
+# %% ../nbs/02_database.ipynb #00e66f2f
 def write_json(path: Path, data: object) -> None:
     "Write JSON atomically: a temporary file in the same directory, then a rename; equal text is left alone"
     text = dumps(data)
@@ -72,22 +61,25 @@ def write_json(path: Path, data: object) -> None:
         Path(temporary).unlink(missing_ok=True)
         raise
 
-
-def dumps(data: object) -> str:
-    "JSON text as the database writes it: one space of indent, short lists of scalars on one line, a final newline"
-    text = json.dumps(data, indent=1, ensure_ascii=False)
-    flat = re.sub(r"\[\s+((?:[^\[\]{}\"]|\"(?:[^\"\\]|\\.)*\")*?)\s+\]", lambda m: "[" + re.sub(r"\n\s+", " ", m[1]) + "]", text)
-    return flat + "\n"
-
-# %% ../nbs/02_database.ipynb #00e66f2f
-def sweep(directory: Path) -> None:
-    "Remove the temporary files of processes that no longer run"
-    for path in [*directory.glob(".*-*.tmp"), *directory.glob("models/.*-*.tmp")]:
-        owner = path.name[1:].partition("-")[0]
-        if owner.isdigit() and not _runs(int(owner)):
-            path.unlink(missing_ok=True)
+# %% ../nbs/02_database.ipynb #b4660e23
+class DatabaseError(LookupError):
+    "A record that is not there or cannot be read; the text names it, the reason and near names"
 
 
+def read_json(path: Path) -> object:
+    "Parsed JSON of a file; raises DatabaseError naming file, line and reason"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as e:
+        raise DatabaseError(f"{path} is not valid JSON (line {e.lineno}, column {e.colno}: {e.msg}); restore or delete it") from None
+    except UnicodeDecodeError:
+        raise DatabaseError(f"{path} is not UTF-8 text; restore or delete it") from None
+    except RecursionError:
+        raise DatabaseError(f"{path} is nested too deep; restore or delete it") from None
+    except OSError as e:
+        raise DatabaseError(f"{path} cannot be read ({(e.strerror or 'unknown reason').lower()}); restore or delete it") from None
+
+# %% ../nbs/02_database.ipynb #f3b833be
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -98,6 +90,14 @@ def _runs(pid: int) -> bool:
     return True
 
 
+def sweep(directory: Path) -> None:
+    "Remove the temporary files of processes that no longer run"
+    for path in [*directory.glob(".*-*.tmp"), *directory.glob("models/.*-*.tmp")]:
+        owner = path.name[1:].partition("-")[0]
+        if owner.isdigit() and not _runs(int(owner)):
+            path.unlink(missing_ok=True)
+
+# %% ../nbs/02_database.ipynb #317360b6
 @contextlib.contextmanager
 def locked(directory: Path):
     "Within it, no other process of this package writes to a directory"
@@ -115,7 +115,35 @@ def locked(directory: Path):
     finally:
         os.close(handle)
 
-# %% ../nbs/02_database.ipynb #5e712be5
+# %% ../nbs/02_database.ipynb #57cdc99f
+def canonical_variants(rows: list) -> tuple[Variant, ...]:
+    "Variants with equal kernels made one, in an order that depends only on what they are; those of no model first"
+    shared = {}
+    for v in rows:
+        shared.setdefault(v.kernels, []).append(v)
+    variants = []
+    for kernels, same in shared.items():
+        common = set(same[0].assumptions).intersection(*(v.assumptions for v in same))
+        assumptions = same[0].assumptions if len(same) == 1 else tuple(sorted(common))
+        variants.append(Variant(kernels, tuple(sorted({m for v in same for m in v.models})), assumptions))
+    return tuple(sorted(variants, key=lambda v: (bool(v.models), -len(v.models), v.models)))
+
+# %% ../nbs/02_database.ipynb #d842e9b1
+def joined(a: dict, b: dict) -> dict:
+    "What two verifications of one class say together: the worse status, the checks that both passed, what failed in either"
+    if a == b:
+        return a
+    rank = ("verified", "unverified", "stale", "failed")
+    status = max((v.get("status", "unverified") for v in (a, b)), key=lambda s: rank.index(s) if s in rank else len(rank))
+    both = {"status": status, "date": max(a.get("date", ""), b.get("date", "")), "packages": max(a.get("packages", {}), b.get("packages", {}), key=dumps),
+            "checks": [c for c in a.get("checks", ()) if c in b.get("checks", ())], "failed": sorted({*a.get("failed", ()), *b.get("failed", ())})}
+    return {k: v for k, v in both.items() if v}
+
+# %% ../nbs/02_database.ipynb #952b48dd
+def _place(a: Analysis) -> dict:
+    return {k: v for k, v in (a.source or {}).items() if k != "version"}
+
+
 def merged(old: Analysis, new: Analysis) -> Analysis:
     "An analysis with the variants of an older one of the same class and source; a model in both is taken from the new one"
     if _place(old) != _place(new):
@@ -133,35 +161,20 @@ def merged(old: Analysis, new: Analysis) -> Analysis:
     return replace(new, variants=variants, parameters=tuple(order), naming=old.naming or new.naming, provenance=max(old.provenance, new.provenance, key=dumps),
                    verification=joined(old.verification, new.verification))
 
-
-def _place(a: Analysis) -> dict:
-    return {k: v for k, v in (a.source or {}).items() if k != "version"}
-
-
-def canonical_variants(rows: list) -> tuple[Variant, ...]:
-    "Variants with equal kernels made one, in an order that depends only on what they are; those of no model first"
-    shared = {}
-    for v in rows:
-        shared.setdefault(v.kernels, []).append(v)
-    variants = []
-    for kernels, same in shared.items():
-        common = set(same[0].assumptions).intersection(*(v.assumptions for v in same))
-        assumptions = same[0].assumptions if len(same) == 1 else tuple(sorted(common))
-        variants.append(Variant(kernels, tuple(sorted({m for v in same for m in v.models})), assumptions))
-    return tuple(sorted(variants, key=lambda v: (bool(v.models), -len(v.models), v.models)))
-
-
-def joined(a: dict, b: dict) -> dict:
-    "What two verifications of one class say together: the worse status, the checks that both passed, what failed in either"
-    if a == b:
-        return a
-    rank = ("verified", "unverified", "stale", "failed")
-    status = max((v.get("status", "unverified") for v in (a, b)), key=lambda s: rank.index(s) if s in rank else len(rank))
-    both = {"status": status, "date": max(a.get("date", ""), b.get("date", "")), "packages": max(a.get("packages", {}), b.get("packages", {}), key=dumps),
-            "checks": [c for c in a.get("checks", ()) if c in b.get("checks", ())], "failed": sorted({*a.get("failed", ()), *b.get("failed", ())})}
-    return {k: v for k, v in both.items() if v}
-
 # %% ../nbs/02_database.ipynb #dd8484f7
+def read_analysis(path: Path) -> Analysis:
+    "The analysis in one file; raises DatabaseError naming the file, the rule it breaks and what to do"
+    try:
+        analysis = analysis_from_json(read_json(path), str(path))
+    except (SchemaError, FormulaError) as e:
+        raise DatabaseError(f"{e}; restore or delete it") from None
+    except RecursionError:
+        raise DatabaseError(f"{path} is nested too deep; restore or delete it") from None
+    if analysis.class_name != path.stem:
+        raise DatabaseError(f"{path}: $.class_name: is {analysis.class_name}, not the class of the file name; restore or delete it")
+    return analysis
+
+# %% ../nbs/02_database.ipynb #87dbf827
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -246,16 +259,3 @@ class Database:
         write_json(path, data)
         self.reread([analysis.class_name])
         return path
-
-
-def read_analysis(path: Path) -> Analysis:
-    "The analysis in one file; raises DatabaseError naming the file, the rule it breaks and what to do"
-    try:
-        analysis = analysis_from_json(read_json(path), str(path))
-    except (SchemaError, FormulaError) as e:
-        raise DatabaseError(f"{e}; restore or delete it") from None
-    except RecursionError:
-        raise DatabaseError(f"{path} is nested too deep; restore or delete it") from None
-    if analysis.class_name != path.stem:
-        raise DatabaseError(f"{path}: $.class_name: is {analysis.class_name}, not the class of the file name; restore or delete it")
-    return analysis
