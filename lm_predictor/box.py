@@ -31,6 +31,20 @@ class BoxError(ValueError):
     "What a tool refuses; one sentence that the agent can act on"
 
 
+def _shown(thing: object) -> str:
+    text = ascii(thing)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+# %% ../nbs/06a_box.ipynb #a7e49372
+def _cut(line: str) -> str:
+    return line if len(line) <= MAX_WIDTH else f"{line[:MAX_WIDTH]}... ({len(line) - MAX_WIDTH} more characters)"
+
+
+def _capped(rows: list, none: str) -> str:
+    more = [f"({len(rows) - MAX_HITS} more; narrow it down)"] if len(rows) > MAX_HITS else []
+    return "\n".join(rows[:MAX_HITS] + more) or none
+
+# %% ../nbs/06a_box.ipynb #56d0b4e9
 def split_path(path: object, what: str) -> list[str]:
     "The parts of a path inside the box; raises BoxError"
     if not isinstance(path, str) or not path:
@@ -44,12 +58,7 @@ def split_path(path: object, what: str) -> list[str]:
         raise BoxError(f"{what}: a path is relative, without empty parts, . and .., got {_shown(path)}")
     return parts
 
-
-def _shown(thing: object) -> str:
-    text = ascii(thing)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-# %% ../nbs/06a_box.ipynb #a7e49372
+# %% ../nbs/06a_box.ipynb #4e1fe3f9
 _STRING, _INTEGER = {"type": "string"}, {"type": "integer"}
 TOOLS = [
     {"name": "read", "description": f"Lines of a text file, each with its number. At most {MAX_LINES} at a time; says how many are left.",
@@ -66,7 +75,7 @@ TOOLS = [
      "input_schema": {"type": "object", "required": ["path", "content"], "additionalProperties": False, "properties": {"path": _STRING, "content": _STRING}}},
 ]
 
-
+# %% ../nbs/06a_box.ipynb #916f3e00
 def checked_arguments(name: str, given: object, tools: list = TOOLS) -> dict:
     "The arguments of a tool call, checked against the tool's own schema; raises BoxError"
     tool = next((t for t in tools if t["name"] == name), None)
@@ -100,6 +109,24 @@ def compiled(pattern: str) -> re.Pattern:
         raise BoxError(f"grep: {_shown(pattern)} is not a regular expression ({e.msg})") from None
 
 # %% ../nbs/06a_box.ipynb #9a54f5b1
+def _matches(parts: list, wanted: list) -> bool:
+    if not wanted:
+        return not parts
+    if wanted[0] == "**":
+        return any(_matches(parts[i:], wanted[1:]) for i in range(len(parts) + 1))
+    return bool(parts) and fnmatch.fnmatchcase(parts[0], wanted[0]) and _matches(parts[1:], wanted[1:])
+
+# %% ../nbs/06a_box.ipynb #f123bbcc
+def _walk(top: Path):
+    "Regular files below a directory, through no link"
+    for directory, folders, names in os.walk(top, followlinks=False):
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f != "__pycache__")
+        for name in names:
+            path = Path(directory) / name
+            if not name.startswith(".") and not path.is_symlink() and path.is_file():
+                yield path
+
+# %% ../nbs/06a_box.ipynb #6ca5267a
 class Box:
     "Named directories and the four tools on them; only the root `work` can be written"
 
@@ -205,30 +232,3 @@ class Box:
             f.write(content)
         os.replace(temporary, target)
         return f"{path}: {len(content)} characters, {len(content.splitlines())} lines"
-
-
-def _walk(top: Path):
-    "Regular files below a directory, through no link"
-    for directory, folders, names in os.walk(top, followlinks=False):
-        folders[:] = sorted(f for f in folders if not f.startswith(".") and f != "__pycache__")
-        for name in names:
-            path = Path(directory) / name
-            if not name.startswith(".") and not path.is_symlink() and path.is_file():
-                yield path
-
-
-def _matches(parts: list, wanted: list) -> bool:
-    if not wanted:
-        return not parts
-    if wanted[0] == "**":
-        return any(_matches(parts[i:], wanted[1:]) for i in range(len(parts) + 1))
-    return bool(parts) and fnmatch.fnmatchcase(parts[0], wanted[0]) and _matches(parts[1:], wanted[1:])
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= MAX_WIDTH else f"{line[:MAX_WIDTH]}... ({len(line) - MAX_WIDTH} more characters)"
-
-
-def _capped(rows: list, none: str) -> str:
-    more = [f"({len(rows) - MAX_HITS} more; narrow it down)"] if len(rows) > MAX_HITS else []
-    return "\n".join(rows[:MAX_HITS] + more) or none
