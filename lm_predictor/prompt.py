@@ -66,22 +66,22 @@ def conventions_text() -> str:
     return "\n".join([*rows, f"- Casts, copies, views, gathers and creations are 0: {', '.join(free)}."])
 
 # %% ../nbs/06_prompt.ipynb #ebd31bad
-PLACEHOLDER = re.compile(r"\{\{\s*\w+\s*\}\}")
-
-
-class PromptError(ValueError):
-    "A placeholder that nothing fills"
-
-
 def _names_text() -> str:
     return "\n".join(f"- `{name}`: {meaning}" for name, meaning in (WORKLOAD | MEANING).items() if name != "use")
 
-
+# %% ../nbs/06_prompt.ipynb #1490eee3
 def _cases_text() -> str:
     base = [c for c in CASE_NAMES if not c.endswith(("_short", "_over", "_past"))]
     return ("- `prefill`: `cache_len` is 0; `decode`: `seq_len` is 1; `extend`: neither\n- `_all` after it: logits of all positions rather than of the last one\n"
             "- `_b1` after it: `batch_size` is 1 (copies that a batch of one does not need)\n"
             f"- `_over`, `_past` after it: more tokens than a window that the cache keeps\n\nTheir names: {', '.join(f'`{c}`' for c in base)}.")
+
+# %% ../nbs/06_prompt.ipynb #3cea3681
+PLACEHOLDER = re.compile(r"\{\{\s*\w+\s*\}\}")
+
+
+class PromptError(ValueError):
+    "A placeholder that nothing fills"
 
 
 def _filled(text: str, values: dict) -> str:
@@ -93,7 +93,7 @@ def _filled(text: str, values: dict) -> str:
         return values[name]
     return PLACEHOLDER.sub(put, text)
 
-
+# %% ../nbs/06_prompt.ipynb #2a2d2c28
 def instructions() -> str:
     "The agent's instructions, complete; raises PromptError"
     template = importlib.resources.files("lm_predictor").joinpath("prompts/module_analysis.md").read_text(encoding="utf-8")
@@ -104,7 +104,7 @@ def instructions() -> str:
         raise PromptError(f"{left[0]} is left in the instructions")
     return text
 
-
+# %% ../nbs/06_prompt.ipynb #4b65d0b0
 def prompt_version() -> dict:
     "Version of the instructions, and the SHA-256 of their whole text"
     text = instructions()
