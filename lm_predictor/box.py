@@ -110,11 +110,13 @@ def compiled(pattern: str) -> re.Pattern:
 
 # %% ../nbs/06a_box.ipynb #9a54f5b1
 def _matches(parts: list, wanted: list) -> bool:
-    if not wanted:
-        return not parts
-    if wanted[0] == "**":
-        return any(_matches(parts[i:], wanted[1:]) for i in range(len(parts) + 1))
-    return bool(parts) and fnmatch.fnmatchcase(parts[0], wanted[0]) and _matches(parts[1:], wanted[1:])
+    reached = {0}  # how many parts the pattern so far can stand for
+    for part in wanted:
+        if part == "**":
+            reached = set(range(min(reached), len(parts) + 1)) if reached else reached
+        else:
+            reached = {i + 1 for i in reached if i < len(parts) and fnmatch.fnmatchcase(parts[i], part)}
+    return len(parts) in reached
 
 # %% ../nbs/06a_box.ipynb #f123bbcc
 def _walk(top: Path):

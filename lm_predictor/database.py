@@ -218,7 +218,7 @@ class Database:
             return found[0]
         if len(found) > 1:
             raise DatabaseError(f"{name!r} is the name of several classes: {', '.join(found)}")
-        near = difflib.get_close_matches(last, [n.rpartition(".")[2] for n in names], n=3)
+        near = difflib.get_close_matches(last, sorted({n.rpartition(".")[2] for n in names}), n=3)
         raise DatabaseError(f"no analysis of {name!r}{'; near: ' + ', '.join(near) if near else ''}; make one with `lm-predictor trace {name}`")
 
     def get(self, class_name: str) -> Analysis:
