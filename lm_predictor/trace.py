@@ -34,11 +34,11 @@ from .values import looked_at, warm_up
 
 # %% auto #0
 __all__ = ['CASES', 'SHORT', 'BEYOND', 'SHAPES', 'FLOAT32', 'INNER', 'CACHE_NAMES', 'ONE_BY_ONE', 'TraceError', 'Storage', 'Op',
-           'Call', 'size', 'distinct', 'view_key', 'operand', 'find_line', 'frame_file', 'Recorder', 'recording',
+           'Call', 'size', 'distinct', 'view_key', 'operand', 'frame_file', 'find_line', 'Recorder', 'recording',
            'Case', 'Symbols', 'SymbolicShapes', 'constructor_arguments', 'defaults', 'symbolic_construction',
-           'symbolic_roots', 'build', 'cache_name', 'ordered_sets', 'call', 'token_ids', 'empty_cache', 'filled_cache',
-           'cached_tensors', 'module_state', 'shown_modules', 'ready', 'run', 'signature', 'fold', 'ModelTrace',
-           'trace_model', 'windows', 'cases_of']
+           'symbolic_roots', 'build', 'cache_name', 'ordered_sets', 'token_ids', 'call', 'empty_cache',
+           'cached_tensors', 'filled_cache', 'module_state', 'shown_modules', 'ready', 'run', 'signature', 'fold',
+           'ModelTrace', 'windows', 'cases_of', 'trace_model']
 
 # %% ../nbs/05_trace.ipynb #9f6ef986
 class TraceError(ValueError):
@@ -53,7 +53,7 @@ class Storage:
     dtype: torch.dtype
     kind: str = "activation"  # weight, buffer, input, cache, activation
 
-
+# %% ../nbs/05_trace.ipynb #d024360b
 @dataclass
 class Op:
     "One executed ATen operator"
@@ -69,7 +69,7 @@ class Op:
     extent: object = 1  # elements along the reduced dimensions, for reductions
     shape: tuple = ()  # of the first output
 
-
+# %% ../nbs/05_trace.ipynb #e562ad23
 @dataclass
 class Call:
     "One call of one module"
@@ -93,26 +93,40 @@ class Call:
             else:
                 yield from event.walk((*repeat, self))
 
-# %% ../nbs/05_trace.ipynb #f4b0ff65
+# %% ../nbs/05_trace.ipynb #f0a49210
 def size(x) -> object:
     "A tensor dimension as int or sympy expression"
     return x.node.expr if isinstance(x, torch.SymInt) else int(x)
 
-
+# %% ../nbs/05_trace.ipynb #5ca0a3a5
 def distinct(t: torch.Tensor) -> object:
     "Elements of a tensor that are really there: an expanded dimension counts once"
     return math.prod((size(n) for n, s in zip(t.shape, t.stride()) if size(s) != 0), start=1)
 
-
+# %% ../nbs/05_trace.ipynb #4149be2f
 def view_key(t: torch.Tensor) -> tuple:
     "What part of its storage a tensor views"
     return size(t.storage_offset()), *(size(n) for n in t.shape), *(size(s) for s in t.stride())
 
-
+# %% ../nbs/05_trace.ipynb #8d98822a
 def operand(t: torch.Tensor) -> Operand:
     return Operand(tuple(size(n) for n in t.shape), distinct(t))
 
-# %% ../nbs/05_trace.ipynb #74a2d4bc
+# %% ../nbs/05_trace.ipynb #8cb4d9fa
+def _in_package(filename: str) -> str:
+    "Path of a source file relative to site-packages, for files of torch, transformers and a model's own code that it loaded"
+    for package in ("transformers", "torch", *(("transformers_modules",) if "/transformers_modules/" in filename else ())):
+        root = str(package_root(package))
+        if filename.startswith(f"{root}/{package}/"):
+            return filename[len(root) + 1:]
+    return ""
+
+
+def frame_file(relative: str) -> str:
+    "Absolute path of a file given relative to site-packages"
+    return str(package_root(relative.split("/")[0]) / relative)
+
+# %% ../nbs/05_trace.ipynb #cb067e18
 _DECORATORS = ("utils/generic.py", "utils/output_capturing.py", "nn/modules/module.py", "utils/deprecation.py",
                "modeling_layers.py", "utils/_contextlib.py", "modeling_rope_utils.py", "utils/kernel_config.py")
 
@@ -125,23 +139,14 @@ def _forward_codes(cls) -> tuple:
         function = function.__wrapped__
     return getattr(function, "__code__", None), wrappers
 
-
-def _in_package(filename: str) -> str:
-    "Path of a source file relative to site-packages, for files of torch, transformers and a model's own code that it loaded"
-    for package in ("transformers", "torch", *(("transformers_modules",) if "/transformers_modules/" in filename else ())):
-        root = str(package_root(package))
-        if filename.startswith(f"{root}/{package}/"):
-            return filename[len(root) + 1:]
-    return ""
-
-
+# %% ../nbs/05_trace.ipynb #5e6e3482
 def _statement_line(filename: str, line: int) -> int:
     try:
         return source_file(filename).statement(line).line
     except (SourceError, OSError):
         return line
 
-
+# %% ../nbs/05_trace.ipynb #96e4161b
 def find_line(frames: list, cls) -> tuple:
     "File, line and innermost helper of a stack inside one module call (innermost frame first)"
     code, wrappers = _forward_codes(cls)
@@ -160,12 +165,7 @@ def find_line(frames: list, cls) -> tuple:
     via = f"{helpers[0][0]} {helpers[0][2]}:{_statement_line(helpers[0][2] and frame_file(helpers[0][2]), helpers[0][1])}" if helpers else ""
     return name or frame.f_code.co_filename, _statement_line(frame.f_code.co_filename, line), via
 
-
-def frame_file(relative: str) -> str:
-    "Absolute path of a file given relative to site-packages"
-    return str(package_root(relative.split("/")[0]) / relative)
-
-# %% ../nbs/05_trace.ipynb #65989d85
+# %% ../nbs/05_trace.ipynb #6514fcc9
 class Recorder(TorchDispatchMode):
     "Records every operator and module call of a forward pass"
 
@@ -269,7 +269,7 @@ class Recorder(TorchDispatchMode):
             frame = frame.f_back
         return frames
 
-
+# %% ../nbs/05_trace.ipynb #4e722635
 def _recorded_call(recorder, original):
     def __call__(module, *args, **kwargs):
         return recorder.call(module, original, args, kwargs)
@@ -314,7 +314,7 @@ class Case:
         more = {"_over": {"seq_len": window + 102}, "_past": {"cache_len": window + 904}}
         return {n: HINTS[n] for n in ("batch_size", "seq_len", "cache_len")} | more.get(self.region, {})
 
-
+# %% ../nbs/05_trace.ipynb #3acb5442
 CASES = tuple(Case(phase, single, logits) for phase in ("extend", "prefill", "decode") for single in (False, True)
               for logits in ((False, True) if phase != "decode" else (False,)))
 SHORT, *BEYOND = (tuple(replace(case, region=region) for case in CASES if region in REGIONS[case.phase]) for region in REGIONS["extend"][1:])
@@ -431,7 +431,7 @@ def constructor_arguments():
     finally:
         torch.nn.Module.__init__ = original
 
-
+# %% ../nbs/05_trace.ipynb #acb5bd3d
 @contextlib.contextmanager
 def defaults():
     "Restores torch's default dtype, silences the builders"
@@ -445,7 +445,7 @@ def defaults():
         torch.set_default_dtype(dtype)
         torch.distributions.Distribution.set_default_validate_args(checks)
 
-
+# %% ../nbs/05_trace.ipynb #9c9bce0b
 class _SymbolicInt(type):
     "`int` for code that must keep symbols: int(1.0 * n) of a symbol n is n"
 
@@ -460,7 +460,7 @@ class _SymbolicInt(type):
                 return env.create_symintnode(plain, hint=builtins.int(plain.xreplace(dict(env.backed_var_to_val))))
         return builtins.int(x, *args)
 
-
+# %% ../nbs/05_trace.ipynb #972fcc85
 @contextlib.contextmanager
 def symbolic_construction():
     "Within it, building a model computes no initial values and keeps symbols through int() of the rotary helpers"
@@ -477,7 +477,7 @@ def symbolic_construction():
         for c, original in zip(layers, originals):
             c.reset_parameters = original
 
-
+# %% ../nbs/05_trace.ipynb #d5122090
 @contextlib.contextmanager
 def symbolic_roots():
     "Within it, `math.sqrt` of a symbol is symbolic, as `** 0.5` is, and does not fix it at its hint"
@@ -488,7 +488,7 @@ def symbolic_roots():
     finally:
         math.sqrt = original
 
-
+# %% ../nbs/05_trace.ipynb #e481e5ac
 def build(config, **options):
     "A causal language model of a config, in bfloat16, in inference mode, on whatever tensors are the default now"
     from transformers import AutoModelForCausalLM
@@ -518,7 +518,7 @@ INNER = ("musicgen", "musicgen_melody")  # their language model is built from th
 def _no_warning(*args, **kwargs):
     return None
 
-
+# %% ../nbs/05_trace.ipynb #8b168a51
 CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")  # what forward() calls its cache
 ONE_BY_ONE = ("prophetnet",)  # takes its cache for one new token only: run as a model that keeps none
 
@@ -528,7 +528,7 @@ def cache_name(model) -> str:
     known = inspect.signature(model.forward).parameters
     return next((n for n in CACHE_NAMES if n in known), "") if model.config.model_type not in ONE_BY_ONE else ""
 
-
+# %% ../nbs/05_trace.ipynb #ed0ea7b4
 class _Like(type):
     "For a class that stands in for a builtin one: its instances are those of the builtin"
 
@@ -542,7 +542,7 @@ class _OrderedSet(set, metaclass=_Like):
     def __iter__(self):
         return iter(sorted(super().__iter__(), key=repr))
 
-
+# %% ../nbs/05_trace.ipynb #d62db21d
 @contextlib.contextmanager
 def ordered_sets(model):
     "Within it, the `set` of the model's source files is ordered: `for kind in set(config.layer_types)` runs in the same order in every process"
@@ -556,7 +556,18 @@ def ordered_sets(model):
         for names in files:
             del names["set"]
 
+# %% ../nbs/05_trace.ipynb #337320f9
+def token_ids(model, batch_size, seq_len, cache=None, cache_len=0) -> torch.Tensor:
+    """Token ids (batch_size, seq_len) as a model takes them: one row per codebook of MusicGen.
 
+    All tokens so far for CPM-Ant, which drops the cached ones itself, and for models without a cache.
+    """
+    if not cache_name(model) or model.config.model_type == "cpmant" and cache is not None:
+        seq_len = seq_len + cache_len
+    rows = batch_size * getattr(model.config, "num_codebooks", 1) if model.config.model_type.endswith("_decoder") else batch_size
+    return torch.zeros((rows, seq_len), dtype=torch.long, device=model.device)
+
+# %% ../nbs/05_trace.ipynb #0befe1b8
 def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0):
     """One inference forward of a causal language model on token ids of the given sizes.
 
@@ -571,18 +582,7 @@ def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0):
     with ordered_sets(model):
         return model(input_ids=token_ids(model, batch_size, seq_len, cache, cache_len), **more)
 
-
-def token_ids(model, batch_size, seq_len, cache=None, cache_len=0) -> torch.Tensor:
-    """Token ids (batch_size, seq_len) as a model takes them: one row per codebook of MusicGen.
-
-    All tokens so far for CPM-Ant, which drops the cached ones itself, and for models without a cache.
-    """
-    if not cache_name(model) or model.config.model_type == "cpmant" and cache is not None:
-        seq_len = seq_len + cache_len
-    rows = batch_size * getattr(model.config, "num_codebooks", 1) if model.config.model_type.endswith("_decoder") else batch_size
-    return torch.zeros((rows, seq_len), dtype=torch.long, device=model.device)
-
-
+# %% ../nbs/05_trace.ipynb #78aae841
 def empty_cache(model):
     "The cache that a model starts from; None where it makes its own"
     from transformers.cache_utils import DynamicCache
@@ -594,7 +594,15 @@ def empty_cache(model):
     except AttributeError:  # a config without layers of its own, BLT's: what the model makes of it is its business
         return None
 
+# %% ../nbs/05_trace.ipynb #d04ca4d5
+def cached_tensors(cache) -> list:
+    "The tensors that a cache holds; none for None"
+    if cache is None:
+        return []
+    held = [vars(layer) for layer in cache.layers] if hasattr(cache, "layers") else [vars(cache) if hasattr(cache, "__dict__") else cache]
+    return [t for t in tree_leaves(held) if isinstance(t, torch.Tensor) and t.dim() > 1]
 
+# %% ../nbs/05_trace.ipynb #c5238ebf
 def filled_cache(model, batch_size, cache_len):
     "The cache of a model after an unrecorded forward of `cache_len` tokens; an empty one, or None, for 0"
     cache = empty_cache(model)
@@ -604,7 +612,7 @@ def filled_cache(model, batch_size, cache_len):
         out = call(model, batch_size, cache_len, cache)
     return getattr(out, cache_name(model), None) if cache_name(model) else None
 
-
+# %% ../nbs/05_trace.ipynb #6099a185
 def _copied(cache):
     "A cache whose layers can be changed without changing the original"
     if cache is None:
@@ -620,20 +628,12 @@ def _copied(cache):
         twin = copy.copy(twin)
     return twin
 
-
-def cached_tensors(cache) -> list:
-    "The tensors that a cache holds; none for None"
-    if cache is None:
-        return []
-    held = [vars(layer) for layer in cache.layers] if hasattr(cache, "layers") else [vars(cache) if hasattr(cache, "__dict__") else cache]
-    return [t for t in tree_leaves(held) if isinstance(t, torch.Tensor) and t.dim() > 1]
-
-
+# %% ../nbs/05_trace.ipynb #62bf2480
 def module_state(model) -> list:
     "The tensors that modules hold outside of parameters and buffers: caches of their own"
     return [t for m in model.modules() for k, t in vars(m).items() if not k.startswith("_") and isinstance(t, torch.Tensor)]
 
-
+# %% ../nbs/05_trace.ipynb #63eaedd5
 def shown_modules(model):
     "The modules of a model with their paths; one that several places share is there once if it has weights, and everywhere if it has none"
     seen = set()
@@ -642,13 +642,13 @@ def shown_modules(model):
             seen.add(id(m))
             yield path, m
 
-
+# %% ../nbs/05_trace.ipynb #a3f86d18
 def ready(model):
     "A model built with numbers after a first forward, unrecorded, which shows whether it looks at values"
     warm_up(model, lambda: call(model, 2, 3, empty_cache(model)))
     return model
 
-
+# %% ../nbs/05_trace.ipynb #342bc2de
 def run(model, batch_size, seq_len, cache_len=0, all_logits=False, cache=None) -> Recorder:
     """One recorded forward pass of a causal language model with `cache_len` tokens already cached.
 
@@ -668,7 +668,7 @@ def run(model, batch_size, seq_len, cache_len=0, all_logits=False, cache=None) -
     recorder.logits = recorder.storage(out.logits).id
     return recorder
 
-# %% ../nbs/05_trace.ipynb #acb5bd3d
+# %% ../nbs/05_trace.ipynb #33f31b8e
 def signature(call: Call) -> tuple:
     "What a call does, with tensors numbered in order of appearance and paths relative to the call"
     numbers_, prefix = {}, call.path
@@ -687,7 +687,7 @@ def signature(call: Call) -> tuple:
 
     return call.class_name, call.line, call.file, tuple(walk(call))
 
-
+# %% ../nbs/05_trace.ipynb #e19b918b
 def _order(call: Call) -> list:
     "Storage ids in order of appearance"
     seen = {}
@@ -697,6 +697,13 @@ def _order(call: Call) -> list:
     return list(seen)
 
 
+def _relabel(call: Call, old: str, new: str) -> None:
+    call.path = new + call.path[len(old):]
+    for event in call.events:
+        if isinstance(event, Call):
+            _relabel(event, old, new)
+
+# %% ../nbs/05_trace.ipynb #d947d115
 def fold(call: Call, names: dict, rename: dict | None = None) -> None:
     "Name kept layers by what they stand for, and merge consecutive identical calls of numbered children, in place"
     rename, kept = {} if rename is None else rename, []
@@ -724,14 +731,7 @@ def fold(call: Call, names: dict, rename: dict | None = None) -> None:
                 _relabel(event, event.path, f"{event.path.rpartition('.')[0]}.*")
     call.events = kept
 
-
-def _relabel(call: Call, old: str, new: str) -> None:
-    call.path = new + call.path[len(old):]
-    for event in call.events:
-        if isinstance(event, Call):
-            _relabel(event, old, new)
-
-# %% ../nbs/05_trace.ipynb #0f503e34
+# %% ../nbs/05_trace.ipynb #9c536fa7
 @dataclass
 class ModelTrace:
     "The recorded runs of one model, one per case, and what was learnt on the way"
@@ -760,32 +760,7 @@ class ModelTrace:
         asked = [(g.expr, self.symbols.workload_symbols(g.expr)) for g in self.symbols.env.guards]
         return [expr for expr, about in asked if (about and about <= mine if case else not about)]
 
-
-def trace_model(config, cases=None, progress=None, concrete=frozenset()) -> ModelTrace:
-    """Run the forward of a transformers causal-LM config on symbolic shapes, once per case.
-
-    config: a transformers PretrainedConfig. cases: all that the model has, if not given. progress: called with each case
-    done. concrete: config attributes to leave as numbers. An integer whose symbol the code
-    forces to a number is traced again as that config's number; when the code cannot run on the symbols of the config at
-    all, only the workload stays symbolic. Raises TraceError when it cannot run even so.
-    """
-    cases = cases or cases_of(config)
-    while True:
-        try:
-            trace = _trace_cases(config, concrete, cases, progress)
-        except Exception as e:
-            everything = frozenset(integers(config))
-            if concrete >= everything:
-                reason = " ".join(str(e).split())[:300]
-                raise TraceError(f"{config.model_type}: {reason if isinstance(e, TraceError) else f'{type(e).__name__}: {reason}'}") from e
-            concrete = everything
-            continue
-        lost = trace.symbols.lost() - concrete
-        if not lost:
-            return trace
-        concrete |= lost
-
-
+# %% ../nbs/05_trace.ipynb #739416e1
 def windows(config) -> list[int]:
     "The sizes of the windows that the cache of a config keeps, in tokens; empty when it keeps all"
     from transformers.cache_utils import DynamicCache
@@ -795,12 +770,12 @@ def windows(config) -> list[int]:
         return []
     return sorted({int(layer.sliding_window) for layer in layers if getattr(layer, "sliding_window", None)})
 
-
+# %% ../nbs/05_trace.ipynb #c04c2114
 def cases_of(config) -> tuple:
     "The cases of a config: those beyond the window too where its cache keeps a window"
     return (*CASES, *BEYOND) if windows(config) else CASES
 
-
+# %% ../nbs/05_trace.ipynb #ffdf17bf
 def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
     "All cases with the given attributes left as numbers; stops early when another symbol is lost"
     cut = copy.deepcopy(config)
@@ -827,3 +802,28 @@ def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
             if progress:
                 progress(case)
     return trace
+
+# %% ../nbs/05_trace.ipynb #e17814cc
+def trace_model(config, cases=None, progress=None, concrete=frozenset()) -> ModelTrace:
+    """Run the forward of a transformers causal-LM config on symbolic shapes, once per case.
+
+    config: a transformers PretrainedConfig. cases: all that the model has, if not given. progress: called with each case
+    done. concrete: config attributes to leave as numbers. An integer whose symbol the code
+    forces to a number is traced again as that config's number; when the code cannot run on the symbols of the config at
+    all, only the workload stays symbolic. Raises TraceError when it cannot run even so.
+    """
+    cases = cases or cases_of(config)
+    while True:
+        try:
+            trace = _trace_cases(config, concrete, cases, progress)
+        except Exception as e:
+            everything = frozenset(integers(config))
+            if concrete >= everything:
+                reason = " ".join(str(e).split())[:300]
+                raise TraceError(f"{config.model_type}: {reason if isinstance(e, TraceError) else f'{type(e).__name__}: {reason}'}") from e
+            concrete = everything
+            continue
+        lost = trace.symbols.lost() - concrete
+        if not lost:
+            return trace
+        concrete |= lost
