@@ -31,9 +31,9 @@ from .trace import (BEYOND, CASES, SHORT, Call, ModelTrace, Op, Recorder, Symbol
                                 recording, size, symbolic_construction, trace_model)
 
 # %% auto #0
-__all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'assumptions_of', 'region_conditions',
-           'config_defaults', 'model_record', 'experts_of', 'Draft', 'drafts', 'agree', 'merge', 'describe',
-           'kernel_of', 'is_configured', 'built_with', 'built_sizes', 'symbolic_sizes', 'built_flags', 'flag_settings',
+__all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'region_conditions', 'assumptions_of',
+           'config_defaults', 'experts_of', 'model_record', 'Draft', 'drafts', 'agree', 'merge', 'describe',
+           'kernel_of', 'is_configured', 'built_with', 'built_sizes', 'built_flags', 'symbolic_sizes', 'flag_settings',
            'given_sizes', 'General', 'conditioned', 'Use', 'joined_uses', 'ClassRecords', 'trace_class']
 
 # %% ../nbs/05b_records.ipynb #97ff7413
@@ -43,7 +43,7 @@ def item_bytes(storage) -> Formula:
         return parse(torch.empty(0, dtype=storage.dtype, device="meta").element_size())
     return parse({"weight": "w_bytes", "buffer": "w_bytes", "cache": "kv_bytes"}.get(storage.kind, "a_bytes"))
 
-
+# %% ../nbs/05b_records.ipynb #8a04c71d
 class Writer:
     "Turns traced sizes into formulas of canonical names"
 
@@ -55,7 +55,18 @@ class Writer:
             self._cache[expr] = from_sympy(self._clean(expr))
         return self._cache[expr]
 
-# %% ../nbs/05b_records.ipynb #4370dc30
+# %% ../nbs/05b_records.ipynb #7588b762
+def _held(recorder: Recorder, by_id: dict, write: Writer) -> Formula:
+    "Bytes that the cache holds after the forward: what each kept layer holds, times the layers it stands for"
+    repeats = {}
+    for op, chain in recorder.root.walk():
+        times = parse(1)
+        for c in chain:
+            times = times * parse(c.repeat)
+        repeats |= {t: times for t, *_ in (*op.reads, *op.writes)}
+    return total(repeats.get(t, parse(1)) * write(elements) * item_bytes(by_id[t]) for t, elements in recorder.cache)
+
+# %% ../nbs/05b_records.ipynb #8be849c9
 def graph_of(recorder: Recorder, write: Writer, pairs: list) -> Graph:
     "The folded recording of one case as a Graph"
     tensors, calls, lines, nodes, ids, views, rows = [], [], [], [], {}, {}, {}
@@ -99,18 +110,24 @@ def graph_of(recorder: Recorder, write: Writer, pairs: list) -> Graph:
     walk(recorder.root, -1)
     return Graph(tuple(tensors), tuple(calls), tuple(lines), tuple(nodes), tensor(recorder.logits), _held(recorder, by_id, write))
 
+# %% ../nbs/05b_records.ipynb #639db167
+def _place(path: str, names: dict) -> tuple:
+    "Path to show for a module, and how many such modules there are"
+    for kept, (shown, repeat) in names.items():
+        if path == kept or path.startswith(f"{kept}."):
+            return shown + path[len(kept):], parse(repeat)
+    return path, parse(1)
 
-def _held(recorder: Recorder, by_id: dict, write: Writer) -> Formula:
-    "Bytes that the cache holds after the forward: what each kept layer holds, times the layers it stands for"
-    repeats = {}
-    for op, chain in recorder.root.walk():
-        times = parse(1)
-        for c in chain:
-            times = times * parse(c.repeat)
-        repeats |= {t: times for t, *_ in (*op.reads, *op.writes)}
-    return total(repeats.get(t, parse(1)) * write(elements) * item_bytes(by_id[t]) for t, elements in recorder.cache)
+# %% ../nbs/05b_records.ipynb #90caa007
+def _tied(trace: ModelTrace):
+    "The weights of the embedding where `tie_word_embeddings` makes them those of the head, too; else None"
+    head, embedding = trace.model.get_output_embeddings(), trace.model.get_input_embeddings()
+    stated = flat(trace.config.to_dict()).get("tie_word_embeddings")
+    if stated is None or not getattr(trace.model, "_tied_weights_keys", None) or not hasattr(head, "weight") or not hasattr(embedding, "weight"):
+        return None
+    return None if stated and head.weight is not embedding.weight else embedding.weight
 
-# %% ../nbs/05b_records.ipynb #2c42ff79
+# %% ../nbs/05b_records.ipynb #3580df8e
 def weights_and_modules(trace: ModelTrace, write: Writer) -> tuple:
     "Number of weights, their bytes, and the module tree as rows [path, class, how many, parameters of each]"
     model = trace.model
@@ -133,40 +150,57 @@ def weights_and_modules(trace: ModelTrace, write: Writer) -> tuple:
         modules.append([shown, f"{type(module).__module__}.{type(module).__qualname__}", times, total(own)])
     return total(counts), total(sizes), modules
 
+# %% ../nbs/05b_records.ipynb #fcb8a772
+def _condition_text(guard) -> str:
+    relations = {sympy.Eq: "==", sympy.Ne: "!=", sympy.Lt: "<", sympy.Le: "<=", sympy.Gt: ">", sympy.Ge: ">="}
+    guard = guard.canonical if hasattr(guard, "canonical") else guard
+    sign = next((s for kind, s in relations.items() if isinstance(guard, kind)), None)
+    if sign is None:
+        if guard == sympy.true:
+            return ""
+        raise TraceError(f"the code asked about {guard}, which no condition can state")
+    left, right = guard.lhs, guard.rhs
+    if left.could_extract_minus_sign() and right.is_number:
+        left, right, sign = -left, -right, {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(sign, sign)
+    return f"{from_sympy(left)} {sign} {from_sympy(right)}"
 
-def _tied(trace: ModelTrace):
-    "The weights of the embedding where `tie_word_embeddings` makes them those of the head, too; else None"
-    head, embedding = trace.model.get_output_embeddings(), trace.model.get_input_embeddings()
-    stated = flat(trace.config.to_dict()).get("tie_word_embeddings")
-    if stated is None or not getattr(trace.model, "_tied_weights_keys", None) or not hasattr(head, "weight") or not hasattr(embedding, "weight"):
-        return None
-    return None if stated and head.weight is not embedding.weight else embedding.weight
+# %% ../nbs/05b_records.ipynb #7b2995ec
+def _parts(guard, trace: ModelTrace) -> list:
+    "A guard as conditions that must all hold; of alternatives, the first that held at the sizes of this trace"
+    guard = sympy.to_nnf(guard, simplify=False) if isinstance(guard, sympy.logic.boolalg.BooleanFunction) else guard
+    if isinstance(guard, sympy.And):
+        return [p for a in guard.args for p in _parts(a, trace)]
+    if isinstance(guard, sympy.Or):
+        true = [a for a in sorted(guard.args, key=str) if a.xreplace(trace.symbols.hints) == sympy.true]
+        return [p for a in true[:1] for p in _parts(a, trace)]
+    return [guard]
 
-
-def _place(path: str, names: dict) -> tuple:
-    "Path to show for a module, and how many such modules there are"
-    for kept, (shown, repeat) in names.items():
-        if path == kept or path.startswith(f"{kept}."):
-            return shown + path[len(kept):], parse(repeat)
-    return path, parse(1)
-
-# %% ../nbs/05b_records.ipynb #7588b762
-def assumptions_of(trace: ModelTrace, case: str = "") -> tuple:
-    """The conditions of a trace as texts, without the trivial ones.
-
-    Without `case` those that all cases share: of the construction, and what the code asked about the config. With it what
-    the code asked about the sizes of that case.
-    """
-    texts = region_conditions(trace, case) if case else list(trace.symbols.relation.assumptions)
-    bounded = bool(case) and len(trace.windows) == 1
-    for guard in dict.fromkeys(trace.guards(case)):
-        for part in _parts(guard, trace):
-            text = _condition_text(trace.symbols.clean(part))
-            if text and text not in texts and not (bounded and _about_window(text, trace)) and not _always(text, trace, True):
-                texts.append(text)
-    return tuple(texts)
+# %% ../nbs/05b_records.ipynb #a710314c
+def _name(key: str) -> str:
+    return key.partition(" ")[0]
 
 
+def _consistent(base: dict, trace: ModelTrace) -> dict:
+    "Canonical values that satisfy the construction, from values of base symbols"
+    values = dict(base)
+    for attribute, factors in trace.symbols.relation.attributes.items():
+        product = 1
+        for f in factors:
+            product *= base.get(f, 2) if isinstance(f, str) else f
+        values[canonical(attribute)] = product
+    return values
+
+# %% ../nbs/05b_records.ipynb #be5f92eb
+def _always(text: str, trace: ModelTrace, truth: bool) -> bool:
+    "Whether a condition has one truth value at each of 200 random sizes that fit the construction"
+    condition, rng = parse_condition(text), random.Random(0)
+    for _ in range(200):
+        sizes = {n: rng.choice([rng.randint(2, 9), rng.randint(2, 200), rng.randint(2, 2**17)]) for n in sorted({*map(_name, trace.symbols.base), *condition.names})}
+        if condition.holds(_consistent(sizes, trace)) != truth:
+            return False
+    return True
+
+# %% ../nbs/05b_records.ipynb #296abb46
 BOUNDS = {  # region of a case -> where its tokens lie against a window of W tokens, of which the cache keeps W - 1
     "": ("cache_len + seq_len < W",), "_over": ("cache_len < W - 1", "cache_len + seq_len >= W"), "_past": ("cache_len >= W - 1",)}
 
@@ -182,7 +216,7 @@ def region_conditions(trace: ModelTrace, case: str) -> list[str]:
     fixed = {n: parse(str(v)) for n, v in found.fixed.items() if n != "batch_size"}
     return block + [str(parse_condition(t).substitute(fixed)) for t in texts if not (found.region == "_over" and t.startswith("cache_len <") and "cache_len" in fixed)]
 
-
+# %% ../nbs/05b_records.ipynb #8099b926
 def _about_window(text: str, trace: ModelTrace) -> bool:
     "Whether a condition that the code asked compares tokens with the window: the region's own conditions say it"
     condition, (window,) = parse_condition(text), trace.windows
@@ -190,57 +224,23 @@ def _about_window(text: str, trace: ModelTrace) -> bool:
         return condition.names & {"seq_len", "cache_len"} != set()
     return condition.names <= {"seq_len", "cache_len"} and any(abs(int(n) - window) <= 2 for n in re.findall(r"\d+", text))
 
+# %% ../nbs/05b_records.ipynb #c97504a6
+def assumptions_of(trace: ModelTrace, case: str = "") -> tuple:
+    """The conditions of a trace as texts, without the trivial ones.
 
-def _parts(guard, trace: ModelTrace) -> list:
-    "A guard as conditions that must all hold; of alternatives, the first that held at the sizes of this trace"
-    guard = sympy.to_nnf(guard, simplify=False) if isinstance(guard, sympy.logic.boolalg.BooleanFunction) else guard
-    if isinstance(guard, sympy.And):
-        return [p for a in guard.args for p in _parts(a, trace)]
-    if isinstance(guard, sympy.Or):
-        true = [a for a in sorted(guard.args, key=str) if a.xreplace(trace.symbols.hints) == sympy.true]
-        return [p for a in true[:1] for p in _parts(a, trace)]
-    return [guard]
+    Without `case` those that all cases share: of the construction, and what the code asked about the config. With it what
+    the code asked about the sizes of that case.
+    """
+    texts = region_conditions(trace, case) if case else list(trace.symbols.relation.assumptions)
+    bounded = bool(case) and len(trace.windows) == 1
+    for guard in dict.fromkeys(trace.guards(case)):
+        for part in _parts(guard, trace):
+            text = _condition_text(trace.symbols.clean(part))
+            if text and text not in texts and not (bounded and _about_window(text, trace)) and not _always(text, trace, True):
+                texts.append(text)
+    return tuple(texts)
 
-
-def _condition_text(guard) -> str:
-    relations = {sympy.Eq: "==", sympy.Ne: "!=", sympy.Lt: "<", sympy.Le: "<=", sympy.Gt: ">", sympy.Ge: ">="}
-    guard = guard.canonical if hasattr(guard, "canonical") else guard
-    sign = next((s for kind, s in relations.items() if isinstance(guard, kind)), None)
-    if sign is None:
-        if guard == sympy.true:
-            return ""
-        raise TraceError(f"the code asked about {guard}, which no condition can state")
-    left, right = guard.lhs, guard.rhs
-    if left.could_extract_minus_sign() and right.is_number:
-        left, right, sign = -left, -right, {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(sign, sign)
-    return f"{from_sympy(left)} {sign} {from_sympy(right)}"
-
-
-def _always(text: str, trace: ModelTrace, truth: bool) -> bool:
-    "Whether a condition has one truth value at each of 200 random sizes that fit the construction"
-    condition, rng = parse_condition(text), random.Random(0)
-    for _ in range(200):
-        sizes = {n: rng.choice([rng.randint(2, 9), rng.randint(2, 200), rng.randint(2, 2**17)]) for n in sorted({*map(_name, trace.symbols.base), *condition.names})}
-        if condition.holds(_consistent(sizes, trace)) != truth:
-            return False
-    return True
-
-
-def _name(key: str) -> str:
-    return key.partition(" ")[0]
-
-
-def _consistent(base: dict, trace: ModelTrace) -> dict:
-    "Canonical values that satisfy the construction, from values of base symbols"
-    values = dict(base)
-    for attribute, factors in trace.symbols.relation.attributes.items():
-        product = 1
-        for f in factors:
-            product *= base.get(f, 2) if isinstance(f, str) else f
-        values[canonical(attribute)] = product
-    return values
-
-# %% ../nbs/05b_records.ipynb #c8d2fc6c
+# %% ../nbs/05b_records.ipynb #8c5a3d25
 def config_defaults(config) -> dict:
     "What the config class of a config holds when nothing is given"
     try:
@@ -248,7 +248,7 @@ def config_defaults(config) -> dict:
     except Exception:  # a few config classes cannot be built without arguments
         return {}
 
-
+# %% ../nbs/05b_records.ipynb #ef98f1cc
 def _derived_head_dim(config) -> bool:
     "Whether a config class without head_dim makes it hidden_size // num_attention_heads"
     try:
@@ -257,7 +257,40 @@ def _derived_head_dim(config) -> bool:
     except Exception:  # a class that refuses these sizes states its own
         return False
 
+# %% ../nbs/05b_records.ipynb #9050ad59
+def experts_of(trace: ModelTrace, write: Writer) -> tuple:
+    "Experts of a layer and experts per token, from the first grouped product of a trace; () without one"
+    for name, recorder in trace.recorders.items():
+        known = {s.id: s for s in recorder.storages.values()}
+        ids = next((c.inputs[0][0] for _, chain in recorder.root.walk() for c in chain[:1] if c.inputs), None)
+        for op, _ in recorder.root.walk():
+            routed = [(t, e) for t, e, _ in op.reads if "active_experts" in str(e)]
+            if routed and ids:
+                (weight, read), tokens = routed[0], math.prod(ids)
+                active = sympy.Symbol("active_experts", integer=True, positive=True)
+                return write(sympy.simplify(known[weight].elements / (read / active))), write(sympy.simplify(sympy.sympify(op.shape[0]) / tokens))
+    return ()
 
+# %% ../nbs/05b_records.ipynb #e1610c8c
+def _pairs(trace: ModelTrace) -> tuple[list, tuple]:
+    "The pairs that the mask of each attention leaves (None where not known), and a note where one is not known: flash then materialises its scores"
+    try:
+        pairs = kept_pairs(trace.config)
+    except Exception as e:  # some models do not run on the CPU
+        return [], (f"the masks are not known, so flash materialises attention scores as fused does ({type(e).__name__}: {' '.join(str(e).split())[:120]})",)
+    unknown = pairs.count("")
+    return [pairs_formula(name, trace.config) for name in pairs], (f"{unknown} of {len(pairs)} attentions keep pairs in a way that is not known; flash materialises their scores",) if unknown else ()
+
+# %% ../nbs/05b_records.ipynb #dc739d53
+def _never_run(trace: ModelTrace):
+    "A sentence on each kind of layer that no case executes"
+    executed = {c.path for r in trace.recorders.values() for _, chain in r.root.walk() for c in chain}
+    modules = dict(shown_modules(trace.model))
+    for path, (shown, _) in trace.names.items():
+        if not any(p == shown or p.startswith(f"{shown}.") for p in executed):
+            yield f"{shown} ({type(modules[path]).__name__}) are not executed on token ids alone: their weights are held, they cost nothing else"
+
+# %% ../nbs/05b_records.ipynb #a8e48285
 def model_record(trace: ModelTrace) -> ModelRecord:
     "The model record of a trace"
     config, write = trace.config, Writer(trace.symbols.clean)
@@ -294,39 +327,6 @@ def model_record(trace: ModelTrace) -> ModelRecord:
         uncounted, notes, {name: graph_of(r, write, pairs) for name, r in trace.recorders.items()},
         {name: own for name in trace.recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write), trace.method)
 
-
-def _never_run(trace: ModelTrace):
-    "A sentence on each kind of layer that no case executes"
-    executed = {c.path for r in trace.recorders.values() for _, chain in r.root.walk() for c in chain}
-    modules = dict(shown_modules(trace.model))
-    for path, (shown, _) in trace.names.items():
-        if not any(p == shown or p.startswith(f"{shown}.") for p in executed):
-            yield f"{shown} ({type(modules[path]).__name__}) are not executed on token ids alone: their weights are held, they cost nothing else"
-
-
-def experts_of(trace: ModelTrace, write: Writer) -> tuple:
-    "Experts of a layer and experts per token, from the first grouped product of a trace; () without one"
-    for name, recorder in trace.recorders.items():
-        known = {s.id: s for s in recorder.storages.values()}
-        ids = next((c.inputs[0][0] for _, chain in recorder.root.walk() for c in chain[:1] if c.inputs), None)
-        for op, _ in recorder.root.walk():
-            routed = [(t, e) for t, e, _ in op.reads if "active_experts" in str(e)]
-            if routed and ids:
-                (weight, read), tokens = routed[0], math.prod(ids)
-                active = sympy.Symbol("active_experts", integer=True, positive=True)
-                return write(sympy.simplify(known[weight].elements / (read / active))), write(sympy.simplify(sympy.sympify(op.shape[0]) / tokens))
-    return ()
-
-
-def _pairs(trace: ModelTrace) -> tuple[list, tuple]:
-    "The pairs that the mask of each attention leaves (None where not known), and a note where one is not known: flash then materialises its scores"
-    try:
-        pairs = kept_pairs(trace.config)
-    except Exception as e:  # some models do not run on the CPU
-        return [], (f"the masks are not known, so flash materialises attention scores as fused does ({type(e).__name__}: {' '.join(str(e).split())[:120]})",)
-    unknown = pairs.count("")
-    return [pairs_formula(name, trace.config) for name in pairs], (f"{unknown} of {len(pairs)} attentions keep pairs in a way that is not known; flash materialises their scores",) if unknown else ()
-
 # %% ../nbs/05b_records.ipynb #a4ca7ce3
 @dataclass
 class Draft:
@@ -344,7 +344,7 @@ def _operator(op: Op, storages: dict, write: Writer) -> Operator:
     wrote = total(write(e) * item_bytes(storages[t]) for t, e in op.writes)
     return Operator(op.name, Cost(write(op.flops), write(op.matmul_flops), read, wrote), op.via)
 
-
+# %% ../nbs/05b_records.ipynb #fa62d572
 def _own_events(call: Call, times: str = "1"):
     "The operators and child calls of a call with their repeats; the body of a loop, recorded as a call of its own module, is the call's own"
     for event in call.events:
@@ -355,7 +355,7 @@ def _own_events(call: Call, times: str = "1"):
         else:
             yield event, product
 
-
+# %% ../nbs/05b_records.ipynb #0aa5f28c
 def drafts(call: Call, storages: dict, write: Writer, refer) -> list[Draft]:
     "The drafts of one call, in order; `refer(child, storages, write)` gives the reference to a call below"
     found = {}
@@ -372,7 +372,7 @@ def _point(names, fixed: dict) -> dict:
     rng = random.Random(1)
     return {n: fixed.get(n, rng.randrange(2**39, 2**40)) for n in sorted(names)}
 
-
+# %% ../nbs/05b_records.ipynb #9e0451b1
 def _formulas(draft: Draft):
     for op in draft.operators:
         yield from op.cost
@@ -392,7 +392,7 @@ def agree(general: Draft, special: Draft, fixed: dict) -> bool:
     return all(a.evaluate(_point(a.names | b.names, fixed)) == b.evaluate(_point(a.names | b.names, fixed))
                for a, b in zip(_formulas(general), _formulas(special)))
 
-
+# %% ../nbs/05b_records.ipynb #ae20cee3
 def merge(by_case: dict) -> list[tuple[Draft, list[str]]]:
     "Drafts of one class from several cases, merged: each with the cases it holds in"
     fixed = {c.name: c.fixed for c in (*CASES, *SHORT, *BEYOND)}
@@ -409,7 +409,11 @@ def merge(by_case: dict) -> list[tuple[Draft, list[str]]]:
     order = {id(d): (d.position, i) for i, (d, _) in enumerate(merged)}
     return sorted(merged, key=lambda row: order[id(row[0])])
 
-# %% ../nbs/05b_records.ipynb #8d41a3c2
+# %% ../nbs/05b_records.ipynb #8edf13ee
+def _counted(words: list) -> list:
+    return [w if words.count(w) == 1 else f"{words.count(w)} {w}" for w in dict.fromkeys(words)]
+
+
 def describe(draft: Draft, names: dict) -> tuple[str, str]:
     "Operation and analysis of a kernel, from what it executes"
     ops = [o.name.removeprefix("aten.").split(".")[0] for o in draft.operators]
@@ -425,11 +429,7 @@ def describe(draft: Draft, names: dict) -> tuple[str, str]:
         analysis.append(f"Happens {draft.repeat} times.")
     return operation, " ".join(analysis)
 
-
-def _counted(words: list) -> list:
-    return [w if words.count(w) == 1 else f"{words.count(w)} {w}" for w in dict.fromkeys(words)]
-
-
+# %% ../nbs/05b_records.ipynb #4c0ddf40
 def kernel_of(draft: Draft, cases: list, own_file: str, all_cases: list) -> Kernel:
     "The kernel of a merged draft"
     operation, analysis = describe(draft, {})
@@ -440,34 +440,34 @@ def kernel_of(draft: Draft, cases: list, own_file: str, all_cases: list) -> Kern
                   source_file(frame_file(draft.file)).statement(draft.line).code, analysis, parse(draft.repeat),
                   () if set(cases) == set(all_cases) else tuple(cases), (), tuple(draft.operators))
 
-# %% ../nbs/05b_records.ipynb #ae20cee3
+# %% ../nbs/05b_records.ipynb #e1d464b6
 def is_configured(arguments: dict) -> bool:
     "Whether a module was built from a model config"
     from transformers import PreTrainedConfig
     return any(isinstance(a, PreTrainedConfig) for a in arguments.values())
 
-
+# %% ../nbs/05b_records.ipynb #29ddc704
 def built_with(module, arguments: dict) -> dict:
     "What a module was built with: noted while it was built (`arguments`: id(module) -> {parameter: value}), else its constructor's defaults"
     known = list(inspect.signature(type(module).__init__).parameters.items())[1:]
     return {n: p.default for n, p in known if p.default is not p.empty} | arguments.get(id(module), {})
 
-
+# %% ../nbs/05b_records.ipynb #6e48ad9e
 def built_sizes(arguments: dict) -> dict:
     "The integers that a module was built with: parameter name -> size"
     return {n: size(v) for n, v in arguments.items() if isinstance(v, torch.SymInt) or (isinstance(v, int) and not isinstance(v, bool))}
-
-
-def symbolic_sizes(arguments: dict) -> dict:
-    "The integers that become symbols where a class is traced by itself: those above 1"
-    return {n: v for n, v in built_sizes(arguments).items() if not isinstance(v, int) or v > 1}
 
 
 def built_flags(arguments: dict) -> dict:
     "The booleans a module was built with: parameter name -> 0 or 1"
     return {n: int(v) for n, v in arguments.items() if isinstance(v, bool)}
 
+# %% ../nbs/05b_records.ipynb #86dfcd29
+def symbolic_sizes(arguments: dict) -> dict:
+    "The integers that become symbols where a class is traced by itself: those above 1"
+    return {n: v for n, v in built_sizes(arguments).items() if not isinstance(v, int) or v > 1}
 
+# %% ../nbs/05b_records.ipynb #ff014c54
 def flag_settings(flags: dict) -> list[dict]:
     "The settings of flags to try, as built first: every one of at most 3 flags; of more, each flag turned"
     if len(flags) <= 3:
@@ -476,7 +476,7 @@ def flag_settings(flags: dict) -> list[dict]:
         rows = [flags, *(flags | {n: 1 - v} for n, v in flags.items())]
     return rows
 
-
+# %% ../nbs/05b_records.ipynb #f00e9b3f
 def given_sizes(call: Call) -> dict:
     "batch_size, seq_len and the width num_features of a call, from the shape of its first tensor argument; no width for token ids"
     shape, dtype = call.inputs[0]
@@ -485,7 +485,23 @@ def given_sizes(call: Call) -> dict:
     found = {"batch_size": shape[0], "seq_len": math.prod(shape[1:-1])}
     return found if shape[-1] is None else found | {"num_features": shape[-1]}
 
-# %% ../nbs/05b_records.ipynb #92ec40e9
+# %% ../nbs/05b_records.ipynb #38779f84
+def _rows(call: Call, storages: dict, write: Writer) -> list[tuple]:
+    "The operators of a call as rows: name and the four figures"
+    return [(o.name, *o.cost) for o in (_operator(op, storages, write) for op, _ in call.walk())]
+
+
+def _equal_rows(ours: list, theirs: list, given: dict) -> bool:
+    "Whether rows (operator, figures...) in general formulas are those of a call, with the given arguments"
+    for mine, its in zip(ours, theirs):
+        for a, b in zip(mine[1:], its[1:]):
+            a = a.substitute(given)
+            point = _point(a.names | b.names, {})
+            if a.evaluate(point) != b.evaluate(point):
+                return False
+    return True
+
+# %% ../nbs/05b_records.ipynb #361db81e
 class General:
     "A class built from numbers, traced by itself on symbols named like its constructor's parameters"
 
@@ -541,22 +557,6 @@ class General:
         tries = [values, values | {"a_bytes": parse(4)}] if call.inputs[0][1] == torch.float32 else [values]
         return next((given for given in tries if _equal_rows(alone, there, given)), None)
 
-
-def _rows(call: Call, storages: dict, write: Writer) -> list[tuple]:
-    "The operators of a call as rows: name and the four figures"
-    return [(o.name, *o.cost) for o in (_operator(op, storages, write) for op, _ in call.walk())]
-
-
-def _equal_rows(ours: list, theirs: list, given: dict) -> bool:
-    "Whether rows (operator, figures...) in general formulas are those of a call, with the given arguments"
-    for mine, its in zip(ours, theirs):
-        for a, b in zip(mine[1:], its[1:]):
-            a = a.substitute(given)
-            point = _point(a.names | b.names, {})
-            if a.evaluate(point) != b.evaluate(point):
-                return False
-    return True
-
 # %% ../nbs/05b_records.ipynb #62094a2c
 def conditioned(settings: list[tuple[dict, tuple]], fixed: tuple = ()) -> list[Kernel]:
     "Kernels by setting of the flags, [(flags, kernels)], as kernels under as few conditions on flags as tell them apart"
@@ -584,7 +584,7 @@ def _plain(drafts: list[Draft]) -> list[tuple]:
     "Drafts without what does not tell one use from another"
     return [(d.file, d.line, d.repeat, d.operators, d.references) for d in drafts]
 
-
+# %% ../nbs/05b_records.ipynb #0eea13d3
 def joined_uses(uses: list[tuple[int, list[Kernel]]], share: bool = True) -> list[Kernel]:
     "The kernels of several uses as one list, in order: those that all share once (if wanted), the others under the number of their use"
     shared = [k for k in uses[0][1] if all(k in kernels for _, kernels in uses[1:])] if share else []
@@ -740,25 +740,6 @@ class ClassRecords:
                        provenance={"method": "trace", "packages": versions})
 
 # %% ../nbs/05b_records.ipynb #ca6faa34
-def trace_class(class_name: str, progress=None) -> Analysis:
-    "The analysis of one class from the installed source; raises SourceError or TraceError with the reason"
-    module, name = split_class(class_name)
-    try:
-        find_class(class_name)
-        cls = getattr(importlib.import_module(module), name)
-    except SourceError as error:
-        cls = getattr(importlib.import_module(module), name, None) if module_file(module) else None  # torch.nn.Linear: a public name of a class defined elsewhere
-        if not isinstance(cls, type):
-            raise error from None
-        class_name = f"{cls.__module__}.{cls.__qualname__}"
-        module = cls.__module__
-    if not isinstance(cls, type) or not issubclass(cls, torch.nn.Module):
-        raise TraceError(f"{class_name} is no torch.nn.Module; only modules have a forward() to trace")
-    if module.startswith("transformers.models."):
-        return _in_its_model(class_name, module.split(".")[2], progress)
-    return _alone(cls)
-
-
 def _in_its_model(class_name: str, folder: str, progress) -> Analysis:
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import model_type_to_module_name
@@ -771,7 +752,7 @@ def _in_its_model(class_name: str, folder: str, progress) -> Analysis:
         raise TraceError(f"{class_name} is not reached by a default {types[0]} model; it reaches {', '.join(c.rsplit('.', 1)[-1] for c in records.classes())}")
     return records.analysis(class_name)
 
-
+# %% ../nbs/05b_records.ipynb #7abd0891
 def _alone(cls) -> Analysis:
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
     needed = [p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -789,3 +770,22 @@ def _alone(cls) -> Analysis:
             except Exception as e:  # whatever a constructor or forward raises on these arguments
                 last = e
     raise TraceError(f"{name} cannot be traced by itself ({' '.join(str(last).split())[:160]}); trace a model that uses it")
+
+# %% ../nbs/05b_records.ipynb #a2026923
+def trace_class(class_name: str, progress=None) -> Analysis:
+    "The analysis of one class from the installed source; raises SourceError or TraceError with the reason"
+    module, name = split_class(class_name)
+    try:
+        find_class(class_name)
+        cls = getattr(importlib.import_module(module), name)
+    except SourceError as error:
+        cls = getattr(importlib.import_module(module), name, None) if module_file(module) else None  # torch.nn.Linear: a public name of a class defined elsewhere
+        if not isinstance(cls, type):
+            raise error from None
+        class_name = f"{cls.__module__}.{cls.__qualname__}"
+        module = cls.__module__
+    if not isinstance(cls, type) or not issubclass(cls, torch.nn.Module):
+        raise TraceError(f"{class_name} is no torch.nn.Module; only modules have a forward() to trace")
+    if module.startswith("transformers.models."):
+        return _in_its_model(class_name, module.split(".")[2], progress)
+    return _alone(cls)
