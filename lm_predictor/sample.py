@@ -21,17 +21,22 @@ from .trace import (Call, Case, ModelTrace, Op, Storage, Symbols, TraceError, bu
 from .values import looks
 
 # %% auto #0
-__all__ = ['fold_loops', 'terms', 'points', 'Fit', 'together', 'blocks', 'sample_model', 'own_state']
+__all__ = ['fold_loops', 'terms', 'points', 'Fit', 'together', 'blocks', 'own_state', 'sample_model']
 
-# %% ../nbs/05c_sample.ipynb #6020d033
-_LEAST, _LONG, _LONGEST = 3, 8, 160  # bodies that make a loop; events of a body from which on two are enough; events of a body at most
-
-
+# %% ../nbs/05c_sample.ipynb #ec59daa9
 def _key(event) -> tuple:
     "What two events of the same kind share: everything but which tensors they touch"
     if isinstance(event, Call):
         return signature(event)
     return (event.name, event.line, event.file, event.via, event.flops, event.shape, tuple(e for _, e, _ in event.reads), tuple(e for _, e in event.writes))
+
+
+def _numbered(keys: list) -> list:
+    seen = {}
+    return [seen.setdefault(k, len(seen)) for k in keys]
+
+# %% ../nbs/05c_sample.ipynb #0d3e0dc7
+_LEAST, _LONG, _LONGEST = 3, 8, 160  # bodies that make a loop; events of a body from which on two are enough; events of a body at most
 
 
 def _first_loop(keys: list, start: int):
@@ -47,7 +52,7 @@ def _first_loop(keys: list, start: int):
                 return i, period, n
     return None
 
-
+# %% ../nbs/05c_sample.ipynb #d24b5fe4
 def _touched(events: list) -> list:
     "Storage ids of events, each mention in order"
     ops = [op for e in events for op in ([e] if isinstance(e, Op) else [o for o, _ in e.walk()])]
@@ -58,14 +63,14 @@ def _made(events: list) -> set:
     "Storage ids that events write"
     return {t for e in events for op in ([e] if isinstance(e, Op) else [o for o, _ in e.walk()]) for t, _ in op.writes}
 
-# %% ../nbs/05c_sample.ipynb #63c9f0f0
+# %% ../nbs/05c_sample.ipynb #aa1801d9
 def _rename(events: list, rename: dict) -> None:
     for e in events:
         for op in [e] if isinstance(e, Op) else [o for o, _ in e.walk()]:
             op.reads = [(rename.get(t, t), n, v) for t, n, v in op.reads]
             op.writes = [(rename.get(t, t), n) for t, n in op.writes]
 
-
+# %% ../nbs/05c_sample.ipynb #ee486c99
 def _gather(op: Op, copies: set, sizes: dict) -> None:
     "Reads of many copies of one tensor become one read of all, in place"
     merged = {}
@@ -78,6 +83,10 @@ def _gather(op: Op, copies: set, sizes: dict) -> None:
         if t in copies and n > sizes[t].elements:
             sizes[t].elements = n
     op.reads = list(merged.values())
+
+# %% ../nbs/05c_sample.ipynb #4d2559fb
+def _line_of(event) -> int:
+    return event.line
 
 
 def fold_loops(call: Call, sizes: dict) -> None:
@@ -102,16 +111,7 @@ def fold_loops(call: Call, sizes: dict) -> None:
         keys = [*keys[:i], -len(keys), *keys[i + n * period:]]
     call.events = events
 
-
-def _line_of(event) -> int:
-    return event.line
-
-
-def _numbered(keys: list) -> list:
-    seen = {}
-    return [seen.setdefault(k, len(seen)) for k in keys]
-
-# %% ../nbs/05c_sample.ipynb #0d3e0dc7
+# %% ../nbs/05c_sample.ipynb #c3c00e9b
 _NAMES = ("batch_size", "seq_len", "cache_len")
 _SYMBOL = {n: sympy.Symbol(n, integer=True, positive=True) for n in _NAMES}
 _SIZES = {"batch_size": (2, 3, 5), "seq_len": (5, 6, 8, 11, 13, 70, 9, 300), "cache_len": (7, 9, 12, 16, 20, 75, 14, 160)}
@@ -125,7 +125,7 @@ def terms(case: Case, block: int = 0, whole=sympy.ceiling, batch_power: int = 1)
     rows = [sympy.Integer(1), *free, *(a * b for i, a in enumerate(free) for b in free[i:])]
     return rows if case.single else [r * _SYMBOL["batch_size"] ** i for i in range(batch_power + 1) for r in rows]
 
-
+# %% ../nbs/05c_sample.ipynb #13ef9ce2
 def points(case: Case, count: int, window: int = 0, block: int = 0, within: int = 0) -> list[dict]:
     "Sizes to run a case at, on its side of a window of `window` tokens; three blocks at least and an incomplete one, or `within` one"
     sizes = _SIZES | ({"batch_size": (2, 3, 5, 7)} if case.phase == "decode" else {}) | ({"seq_len": tuple(q * block + r for q, r in zip((3, 4, 3, 5, 4, 7, 3, 6), (5, 3, 7, 4, block - 3, 6, block // 2, block - 1)))} if block else {}) \
@@ -138,7 +138,22 @@ def points(case: Case, count: int, window: int = 0, block: int = 0, within: int 
         rows.append(row)
     return rows
 
-# %% ../nbs/05c_sample.ipynb #d24b5fe4
+# %% ../nbs/05c_sample.ipynb #14b40053
+def _independent(table: list) -> list[int]:
+    "The first rows of a table of fractions that are linearly independent"
+    kept, reduced = [], []
+    for i, row in enumerate(table):
+        row = list(row)
+        for pivot, other in reduced:
+            if row[pivot]:
+                row = [a - row[pivot] * b for a, b in zip(row, other)]
+        at = next((j for j, v in enumerate(row) if v), None)
+        if at is not None:
+            kept.append(i)
+            reduced.append((at, [v / row[at] for v in row]))
+    return kept
+
+# %% ../nbs/05c_sample.ipynb #2bf14714
 class Fit:
     "Finds the formula of a figure from its values at all runs"
 
@@ -168,21 +183,6 @@ class Fit:
             if sum(Fraction(int(f.p), int(f.q)) * r for f, r in zip(factors, row)) != value:
                 raise ValueError("no polynomial of the sizes")
         return sum((f * t for f, t in zip(factors, self.basis)), sympy.Integer(0))
-
-
-def _independent(table: list) -> list[int]:
-    "The first rows of a table of fractions that are linearly independent"
-    kept, reduced = [], []
-    for i, row in enumerate(table):
-        row = list(row)
-        for pivot, other in reduced:
-            if row[pivot]:
-                row = [a - row[pivot] * b for a, b in zip(row, other)]
-        at = next((j for j, v in enumerate(row) if v), None)
-        if at is not None:
-            kept.append(i)
-            reduced.append((at, [v / row[at] for v in row]))
-    return kept
 
 # %% ../nbs/05c_sample.ipynb #f58bc3a1
 class _Together:
@@ -231,7 +231,7 @@ class _Together:
             raise TraceError(f"how many operators it executes depends on the sizes, from {at.file}:{at.line}")
         return found
 
-
+# %% ../nbs/05c_sample.ipynb #50428686
 def together(recorders: list, fit: Fit) -> SimpleNamespace:
     "One recording of a case, with formulas for figures, from its recordings at several sizes; raises TraceError"
     t = _Together(recorders, fit)
@@ -240,39 +240,59 @@ def together(recorders: list, fit: Fit) -> SimpleNamespace:
     logits = t.storage(tuple(r.logits for r in recorders))
     return SimpleNamespace(root=root, storages=t.storages, cache=cache, logits=logits, uncounted=recorders[0].uncounted)
 
-# %% ../nbs/05c_sample.ipynb #c08e73e3
+# %% ../nbs/05c_sample.ipynb #0d2ff104
 def blocks(config) -> list[int]:
     "Block lengths that a config's code may work in: what its integers say, and the usual 64"
     said = {v for k, v in vars(config).items() if ("chunk" in k or "block" in k) and isinstance(v, int) and not isinstance(v, bool) and 8 <= v <= 1024}
     return sorted({64, *said})
 
+# %% ../nbs/05c_sample.ipynb #e6b8854f
+def _forms(trace: ModelTrace, case: Case) -> list:
+    """Block length, how blocks are counted, power of the batch size, and tokens that share experts evenly, of the formulas to try:
+    what another case had, then the simplest first"""
+    if looks(trace.model):
+        rows = [(0, None, 1, 1 if set(case.fixed) >= {"seq_len", "batch_size"} else looks(trace.model))]
+    elif "seq_len" in case.fixed:
+        rows = [(0, None, 1, 1)] if case.single else [(0, None, 1, 1), (0, None, 2, 1)]
+    elif case.region == "_short":
+        rows = [(0, None, 1, 1)]
+    else:
+        rows = [(0, None, 1, 1), *((b, w, 1, 1) for b in blocks(trace.config) for w in (sympy.ceiling, sympy.floor))]
+    return sorted(rows, key=lambda row: row != trace.form)
 
-def sample_model(config, cases=None, progress=None, every_layer: bool = False) -> ModelTrace:
-    """The trace of a transformers causal-LM config from runs with numbers; raises TraceError.
+# %% ../nbs/05c_sample.ipynb #8524224b
+def own_state(model) -> list:
+    "What modules hold outside of parameters and buffers, to be put back before each run: some keep their caches there"
+    return [(m, {k: v for k, v in vars(m).items() if not k.startswith("_") and (v is None or isinstance(v, torch.Tensor))}) for m in model.modules()]
 
-    cases: all that the model has, if not given. progress: called with each case done. every_layer: run all layers, for code
-    that needs to know which one it is in, instead of one of each kind.
-    """
-    cut = copy.deepcopy(config)
-    with torch.device("meta"), defaults(), constructor_arguments() as seen:
-        torch.set_default_dtype(torch.bfloat16)
-        model = build(cut)
-        kinds = [] if every_layer else layer_kinds(model, model.config)
-        trace = ModelTrace(config, Symbols(config, frozenset(integers(config))), model, {}, seen, kinds, keep_kinds(model, model.config, kinds), method="sampled")
-        state = own_state(model)
-        ready(model)
-        for case in cases or cases_of(config):
-            trace.recorders[case.name] = _sampled(trace, case, state)
-            if case.name in trace.blocks and not case.region:
-                short = replace(case, region="_short")
-                try:
-                    trace.recorders[short.name] = _sampled(trace, short, state)
-                    trace.blocks[short.name] = trace.blocks[case.name]
-                except TraceError:  # then the formulas hold beyond the first block only
-                    pass
-            if progress:
-                progress(case)
-    return trace
+# %% ../nbs/05c_sample.ipynb #517980d0
+def _run(trace: ModelTrace, sizes: dict, all_logits: bool, done: dict, state: list):
+    "One run with numbers, folded; `done` holds those there are, `state` what the modules held when they were built"
+    key = tuple(sizes.values())
+    if key not in done:
+        for module, held in state:
+            vars(module).update(held)
+        cache = filled_cache(trace.model, sizes["batch_size"], sizes["cache_len"])
+        recorder = run(trace.model, **sizes, cache=cache, all_logits=all_logits)
+        recorder.executed = sum(1 for _ in recorder.root.walk())
+        fold(recorder.root, trace.names)
+        fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()})
+        done[key] = recorder
+    return done[key]
+
+# %% ../nbs/05c_sample.ipynb #eacee19f
+def _by_token(trace: ModelTrace, case: Case, rows: list, done: dict, state: list) -> bool:
+    "Whether the code executes more operators the more tokens there are: then long runs are spared"
+    few, many = (sorted(rows, key=lambda row: row["seq_len"])[i] for i in (0, -2))
+    if "seq_len" in case.fixed or many["seq_len"] < 3 * few["seq_len"]:
+        return False
+    few, many = (_run(trace, row, case.all_logits, done, state).executed for row in (few, many))
+    return many > 3 * few
+
+# %% ../nbs/05c_sample.ipynb #d6274dc9
+def _shared(case: Case) -> str:
+    "The size that is made larger to give every expert its share"
+    return "batch_size" if case.phase == "decode" else "seq_len"
 
 
 def _sampled(trace: ModelTrace, case: Case, state: list) -> SimpleNamespace:
@@ -299,50 +319,30 @@ def _sampled(trace: ModelTrace, case: Case, state: list) -> SimpleNamespace:
         return found
     raise TraceError(f"{trace.config.model_type}: {last}")
 
+# %% ../nbs/05c_sample.ipynb #b053995e
+def sample_model(config, cases=None, progress=None, every_layer: bool = False) -> ModelTrace:
+    """The trace of a transformers causal-LM config from runs with numbers; raises TraceError.
 
-def _forms(trace: ModelTrace, case: Case) -> list:
-    """Block length, how blocks are counted, power of the batch size, and tokens that share experts evenly, of the formulas to try:
-    what another case had, then the simplest first"""
-    if looks(trace.model):
-        rows = [(0, None, 1, 1 if set(case.fixed) >= {"seq_len", "batch_size"} else looks(trace.model))]
-    elif "seq_len" in case.fixed:
-        rows = [(0, None, 1, 1)] if case.single else [(0, None, 1, 1), (0, None, 2, 1)]
-    elif case.region == "_short":
-        rows = [(0, None, 1, 1)]
-    else:
-        rows = [(0, None, 1, 1), *((b, w, 1, 1) for b in blocks(trace.config) for w in (sympy.ceiling, sympy.floor))]
-    return sorted(rows, key=lambda row: row != trace.form)
-
-
-def _shared(case: Case) -> str:
-    "The size that is made larger to give every expert its share"
-    return "batch_size" if case.phase == "decode" else "seq_len"
-
-
-def _by_token(trace: ModelTrace, case: Case, rows: list, done: dict, state: list) -> bool:
-    "Whether the code executes more operators the more tokens there are: then long runs are spared"
-    few, many = (sorted(rows, key=lambda row: row["seq_len"])[i] for i in (0, -2))
-    if "seq_len" in case.fixed or many["seq_len"] < 3 * few["seq_len"]:
-        return False
-    few, many = (_run(trace, row, case.all_logits, done, state).executed for row in (few, many))
-    return many > 3 * few
-
-
-def _run(trace: ModelTrace, sizes: dict, all_logits: bool, done: dict, state: list):
-    "One run with numbers, folded; `done` holds those there are, `state` what the modules held when they were built"
-    key = tuple(sizes.values())
-    if key not in done:
-        for module, held in state:
-            vars(module).update(held)
-        cache = filled_cache(trace.model, sizes["batch_size"], sizes["cache_len"])
-        recorder = run(trace.model, **sizes, cache=cache, all_logits=all_logits)
-        recorder.executed = sum(1 for _ in recorder.root.walk())
-        fold(recorder.root, trace.names)
-        fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()})
-        done[key] = recorder
-    return done[key]
-
-
-def own_state(model) -> list:
-    "What modules hold outside of parameters and buffers, to be put back before each run: some keep their caches there"
-    return [(m, {k: v for k, v in vars(m).items() if not k.startswith("_") and (v is None or isinstance(v, torch.Tensor))}) for m in model.modules()]
+    cases: all that the model has, if not given. progress: called with each case done. every_layer: run all layers, for code
+    that needs to know which one it is in, instead of one of each kind.
+    """
+    cut = copy.deepcopy(config)
+    with torch.device("meta"), defaults(), constructor_arguments() as seen:
+        torch.set_default_dtype(torch.bfloat16)
+        model = build(cut)
+        kinds = [] if every_layer else layer_kinds(model, model.config)
+        trace = ModelTrace(config, Symbols(config, frozenset(integers(config))), model, {}, seen, kinds, keep_kinds(model, model.config, kinds), method="sampled")
+        state = own_state(model)
+        ready(model)
+        for case in cases or cases_of(config):
+            trace.recorders[case.name] = _sampled(trace, case, state)
+            if case.name in trace.blocks and not case.region:
+                short = replace(case, region="_short")
+                try:
+                    trace.recorders[short.name] = _sampled(trace, short, state)
+                    trace.blocks[short.name] = trace.blocks[case.name]
+                except TraceError:  # then the formulas hold beyond the first block only
+                    pass
+            if progress:
+                progress(case)
+    return trace
