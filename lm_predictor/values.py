@@ -22,6 +22,13 @@ __all__ = ['KnownValues', 'warm_up', 'looks', 'looked_at']
 _MOST = 2**24  # elements of a tensor whose values are kept
 
 
+def _product(sizes) -> int:
+    found = 1
+    for n in sizes:
+        found *= n
+    return found
+
+# %% ../nbs/04d_values.ipynb #00dc161c
 class _Lists(TorchFunctionMode):
     "`tolist()` of known values: torch does not dispatch it"
 
@@ -34,7 +41,7 @@ class _Lists(TorchFunctionMode):
             return self.known[args[0]].tolist()
         return func(*args, **(kwargs or {}))
 
-
+# %% ../nbs/04d_values.ipynb #c036bf44
 class KnownValues(TorchDispatchMode):
     "Within it, tensors on the meta device that depend on no data keep their values, and operators that look at them run"
 
@@ -110,13 +117,6 @@ class KnownValues(TorchDispatchMode):
             self.known[chosen] = torch.arange(chosen.numel()).remainder(experts).view(chosen.shape)
         return out
 
-
-def _product(sizes) -> int:
-    found = 1
-    for n in sizes:
-        found *= n
-    return found
-
 # %% ../nbs/04d_values.ipynb #424db405
 _looking = weakref.WeakKeyDictionary()  # models that need values -> tokens that give every expert the same number
 
@@ -132,12 +132,12 @@ def warm_up(model, forward) -> None:
             forward()
         _looking[model] = values.share
 
-
+# %% ../nbs/04d_values.ipynb #d3a54535
 def looks(model) -> int:
     "0 for a model that does not look at values; else the tokens that give every expert the same number, 1 without experts"
     return _looking.get(model, 0)
 
-
+# %% ../nbs/04d_values.ipynb #1afe2a68
 @contextlib.contextmanager
 def looked_at(model):
     "Within it, a model that looks at values finds them"
