@@ -20,11 +20,12 @@ from .layers import keep_kinds, layer_kinds
 from .trace import TraceError, build, call, defaults, filled_cache
 
 # %% auto #0
-__all__ = ['PAIRS', 'WORKLOADS', 'weightless', 'LeftPairs', 'left_pairs', 'one_thread', 'kept_pairs', 'pairs_formula']
+__all__ = ['PAIRS', 'WORKLOADS', 'pairs_formula', 'weightless', 'LeftPairs', 'left_pairs', 'one_thread', 'kept_pairs']
 
 # %% ../nbs/05a_mask.ipynb #2f6c44bb
 _FREE = "max(0, min(seq_len, sliding_window - cache_len))"
 _TRIANGLES = "{n}//attention_chunk_size*attention_chunk_size*(attention_chunk_size + 1)/2 + {n}%attention_chunk_size*({n}%attention_chunk_size + 1)/2"
+
 PAIRS = {
     "causal": parse("seq_len*cache_len + seq_len*(seq_len + 1)/2"),
     "sliding": parse(f"{_FREE}*cache_len + {_FREE}*({_FREE} + 1)/2 + (seq_len - {_FREE})*sliding_window"),
@@ -35,7 +36,12 @@ PAIRS = {
     "causal again": parse("(cache_len + seq_len)*(cache_len + seq_len + 1)/2"),  # a model without a cache runs all tokens again
     "full again": parse("(cache_len + seq_len)**2")}
 
-# %% ../nbs/05a_mask.ipynb #3307d3f2
+# %% ../nbs/05a_mask.ipynb #5d790801
+def pairs_formula(name: str, config) -> Formula | None:
+    "One of PAIRS by name, with a config's length of a chunk; None for an unknown one"
+    return PAIRS[name].substitute({"attention_chunk_size": getattr(text_config(config), "attention_chunk_size", None) or 1}) if name else None
+
+# %% ../nbs/05a_mask.ipynb #5562d1c1
 class _WithoutMemory(TorchFunctionMode):
     "What torch.empty makes, and what others make large, takes no memory"
 
@@ -46,7 +52,7 @@ class _WithoutMemory(TorchFunctionMode):
                 return made
         return func(*args, **(kwargs or {}))
 
-
+# %% ../nbs/05a_mask.ipynb #b01e4e98
 def weightless(config):
     "The model of a config on the CPU, one layer of each kind, all its weights zero"
     with torch.device("cpu"), _WithoutMemory():
@@ -58,7 +64,7 @@ def weightless(config):
                 module._parameters[name] = torch.nn.Parameter(torch.zeros((), dtype=p.dtype, device="cpu").expand(p.shape), requires_grad=False)
     return model
 
-
+# %% ../nbs/05a_mask.ipynb #dbf592e6
 _PRODUCTS = {f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "convolution", "linear")}
 
 
@@ -66,7 +72,7 @@ def _is_zero(a) -> bool:
     "Whether an operand is one zero, expanded"
     return isinstance(a, torch.Tensor) and a.numel() > 1 and not any(a.stride()) and not a[(0,) * a.dim()].item()
 
-
+# %% ../nbs/05a_mask.ipynb #3281961f
 class LeftPairs(TorchDispatchMode):
     "Counts, for each softmax over attention scores of a weightless model, the pairs per head that the mask leaves (int or Fraction)"
 
@@ -86,7 +92,7 @@ class LeftPairs(TorchDispatchMode):
             self.counts.append(int(left) if left.denominator == 1 else left)
         return func(*args, **(kwargs or {}))
 
-
+# %% ../nbs/05a_mask.ipynb #f620f1c0
 def left_pairs(model, batch_size: int, seq_len: int, cache_len: int) -> list:
     "The pairs per head (int or Fraction) that each attention of a weightless model keeps in one forward, in order of execution"
     with LeftPairs() as left:
@@ -95,7 +101,7 @@ def left_pairs(model, batch_size: int, seq_len: int, cache_len: int) -> list:
         call(model, batch_size, seq_len, cache, cache_len=cache_len)
     return left.counts
 
-
+# %% ../nbs/05a_mask.ipynb #13ee71ea
 @contextlib.contextmanager
 def one_thread():
     "Within it torch uses one thread: the tensors are tiny, more threads only wait for each other"
@@ -106,10 +112,18 @@ def one_thread():
     finally:
         torch.set_num_threads(threads)
 
-# %% ../nbs/05a_mask.ipynb #5d790801
+# %% ../nbs/05a_mask.ipynb #e69f8917
 WORKLOADS = ((5, 0), (9, 0), (1, 4), (3, 4), (1, 17), (4, 13))  # new tokens, cached tokens
 
 
+def _explain(counts: tuple, window: int) -> str:
+    "The name of the pattern that keeps so many pairs at WORKLOADS"
+    for name, pairs in PAIRS.items():
+        if list(counts) == [pairs.evaluate({"seq_len": s, "cache_len": c, "sliding_window": window, "attention_chunk_size": window}) for s, c in WORKLOADS]:
+            return name
+    return ""
+
+# %% ../nbs/05a_mask.ipynb #127e1297
 def kept_pairs(config) -> list[str]:
     """Which of PAIRS each attention of a config keeps, in order of execution, one layer of each kind.
 
@@ -126,16 +140,3 @@ def kept_pairs(config) -> list[str]:
     if len({len(counts) for counts in found}) != 1:
         raise TraceError(f"{config.model_type}: the number of attentions depends on the workload")
     return [_explain(counts, window) for counts in zip(*found)]
-
-
-def pairs_formula(name: str, config) -> Formula | None:
-    "One of PAIRS by name, with a config's length of a chunk; None for an unknown one"
-    return PAIRS[name].substitute({"attention_chunk_size": getattr(text_config(config), "attention_chunk_size", None) or 1}) if name else None
-
-
-def _explain(counts: tuple, window: int) -> str:
-    "The name of the pattern that keeps so many pairs at WORKLOADS"
-    for name, pairs in PAIRS.items():
-        if list(counts) == [pairs.evaluate({"seq_len": s, "cache_len": c, "sliding_window": window, "attention_chunk_size": window}) for s, c in WORKLOADS]:
-            return name
-    return ""
