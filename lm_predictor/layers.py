@@ -13,18 +13,9 @@ import torch
 from .config import LAYERS, set_attribute, text_config
 
 # %% auto #0
-__all__ = ['layer_count', 'layers_name', 'layer_lists', 'per_layer', 'layer_kinds', 'keep_kinds', 'layer_label']
+__all__ = ['layers_name', 'layer_count', 'layer_lists', 'per_layer', 'layer_kinds', 'layer_label', 'keep_kinds']
 
-# %% ../nbs/04c_layers.ipynb #042b01d9
-_INDEX = re.compile(r"layer_?(idx|id|index|number|num)|block_idx|residual_add_idx|^i$|^index$")
-
-
-def layer_count(config) -> int:
-    "How many decoder layers a config asks for, 0 when it does not say so in one number"
-    name = layers_name(config)
-    return getattr(text_config(config), name) if name else 0
-
-
+# %% ../nbs/04c_layers.ipynb #95a6bc81
 def layers_name(config) -> str:
     "The attribute in which a config says how many decoder layers it has; empty when it does not say so in one number"
     for name in LAYERS:
@@ -36,7 +27,13 @@ def layers_name(config) -> str:
             return name
     return ""
 
+# %% ../nbs/04c_layers.ipynb #8a4c4b86
+def layer_count(config) -> int:
+    "How many decoder layers a config asks for, 0 when it does not say so in one number"
+    name = layers_name(config)
+    return getattr(text_config(config), name) if name else 0
 
+# %% ../nbs/04c_layers.ipynb #fe1b997f
 def layer_lists(model, layers: int) -> dict:
     "The module lists that hold one entry per layer, by path"
     found = {}
@@ -45,7 +42,10 @@ def layer_lists(model, layers: int) -> dict:
             found[path] = m  # a list inside a layer (as many experts as layers) is not the list of layers
     return found
 
-# %% ../nbs/04c_layers.ipynb #8a4c4b86
+# %% ../nbs/04c_layers.ipynb #0b3eca32
+_INDEX = re.compile(r"layer_?(idx|id|index|number|num)|block_idx|residual_add_idx|^i$|^index$")
+
+
 def _plain(value) -> object:
     return str(value.node.expr) if isinstance(value, torch.SymInt) else value
 
@@ -60,7 +60,7 @@ def _module_kind(module) -> tuple:
         rows.append((path, type(m).__qualname__, settings, tensors))
     return tuple(rows)
 
-
+# %% ../nbs/04c_layers.ipynb #680d7e0e
 def per_layer(config, layers: int) -> dict:
     "The config's lists with one entry per layer, those that its class computes among them"
     config = text_config(config)
@@ -75,13 +75,13 @@ def per_layer(config, layers: int) -> dict:
             continue
     return {k: v for k, v in {**computed, **vars(config)}.items() if not k.startswith("_") and listed(v)}
 
-
+# %% ../nbs/04c_layers.ipynb #0c6782a0
 def _counts_layers(model, lists: dict, layers: int) -> bool:
     "Whether the code goes over several lists side by side, up to a number of its own: XLM's attentions[i], ffns[i], layer_norm1[i]"
     owners = [path.rpartition(".")[0] for path in lists]
     return any(owners.count(o) > 1 and any(vars(model.get_submodule(o)).get(name) == layers for name in LAYERS) for o in set(owners))
 
-
+# %% ../nbs/04c_layers.ipynb #d4a3e71d
 def layer_kinds(model, config) -> list[tuple[int, ...]]:
     "The layers of each kind, kinds in order of their first layer; none where every layer is needed"
     layers = layer_count(config)
@@ -94,18 +94,32 @@ def layer_kinds(model, config) -> list[tuple[int, ...]]:
         found.setdefault(key, []).append(i)
     return [tuple(v) for v in found.values()]
 
-# %% ../nbs/04c_layers.ipynb #069b38bc
+# %% ../nbs/04c_layers.ipynb #5954239e
 def _names_layers(name: str, value, layers: int) -> bool:
     "Whether an attribute of a module holds some of the layers by their indexes: Mllama's cross_attention_layers, the keys of Zamba-2's layer_dic"
     return "layer" in name and isinstance(value, (list, tuple, set, dict)) and all(type(i) is int and 0 <= i < layers for i in value) and 0 < len(set(value)) == len(value) < layers
 
-
+# %% ../nbs/04c_layers.ipynb #93ac8432
 def _renumbered(value, kinds):
     "What such an attribute holds when of each kind the first layer is kept"
     kept = [k for k, kind in enumerate(kinds) if kind[0] in value]
     return {k: value[kinds[k][0]] for k in kept} if isinstance(value, dict) else type(value)(kept)
 
+# %% ../nbs/04c_layers.ipynb #c9eaef11
+def layer_label(kind: tuple, layers: int) -> str:
+    "A short name for the layers of one kind: * for all, 0-2, 1,3..31, or the first ones and how many"
+    if len(kind) == layers:
+        return "*"
+    steps = {b - a for a, b in zip(kind, kind[1:])}
+    if len(kind) == 1:
+        return str(kind[0])
+    if steps == {1}:
+        return f"{kind[0]}-{kind[-1]}"
+    if len(steps) == 1 and len(kind) > 2:
+        return f"{kind[0]},{kind[1]}..{kind[-1]}"
+    return ",".join(map(str, kind)) if len(kind) < 5 else f"{kind[0]},{kind[1]},{kind[2]}..{kind[-1]}({len(kind)})"
 
+# %% ../nbs/04c_layers.ipynb #0c71428f
 def keep_kinds(model, config, kinds) -> dict:
     """Keep one layer of each kind, in place, in the model and its config.
 
@@ -139,17 +153,3 @@ def keep_kinds(model, config, kinds) -> dict:
         if getattr(config, name, None) == layers and not isinstance(getattr(type(config), name, None), property):
             set_attribute(config, name, len(kinds))
     return names
-
-# %% ../nbs/04c_layers.ipynb #c9eaef11
-def layer_label(kind: tuple, layers: int) -> str:
-    "A short name for the layers of one kind: * for all, 0-2, 1,3..31, or the first ones and how many"
-    if len(kind) == layers:
-        return "*"
-    steps = {b - a for a, b in zip(kind, kind[1:])}
-    if len(kind) == 1:
-        return str(kind[0])
-    if steps == {1}:
-        return f"{kind[0]}-{kind[-1]}"
-    if len(steps) == 1 and len(kind) > 2:
-        return f"{kind[0]},{kind[1]}..{kind[-1]}"
-    return ",".join(map(str, kind)) if len(kind) < 5 else f"{kind[0]},{kind[1]},{kind[2]}..{kind[-1]}({len(kind)})"
