@@ -183,7 +183,7 @@ class Recorder(TorchDispatchMode):
         "The storage of a tensor, registered when first seen"
         key = t.untyped_storage()._cdata
         if key not in self.storages:
-            self._keep.append(t)  # an address must not be given out again
+            self._keep.append(t.untyped_storage())  # an address must not be given out again
             self.storages[key] = Storage(len(self.storages), distinct(t), t.dtype, kind)
         return self.storages[key]
 
