@@ -21,116 +21,29 @@ from .units import digits, seconds, unit
 # %% auto #0
 __all__ = ['UsageError', 'parser', 'main']
 
-# %% ../nbs/17_cli.ipynb #de7ed053
+# %% ../nbs/17_cli.ipynb #80c8068b
+class UsageError(ValueError):
+    "A command line that cannot be understood"
+
+
 class _Parser(argparse.ArgumentParser):
     "Errors are one line and exit status 1"
 
     def error(self, message):
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
-
-class UsageError(ValueError):
-    "A command line that cannot be understood"
-
-
+# %% ../nbs/17_cli.ipynb #87b217df
 def _count(text: str) -> int:
     try:
         return int(text.replace("_", "").replace(",", ""))
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
 
+# %% ../nbs/17_cli.ipynb #f2edc86b
+def _trust_option(sub) -> None:
+    sub.add_argument("--trust-remote-code", action="store_true", help="run the modeling code that a model's config names in its auto_map, with all your rights")
 
-def parser() -> argparse.ArgumentParser:
-    "The command line"
-    top = _Parser(prog="lm-predictor", description="What a language model costs, operation by operation, read from its own source.", allow_abbrev=False)
-    top.add_argument("--version", action="version", version=f"lm-predictor {__version__}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-
-    def command(name, help, function):
-        sub = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
-        sub.set_defaults(function=function)
-        return sub
-
-    a = command("analyze", "the kernels of a model at a workload, with totals", _analyze)
-    a.add_argument("model", metavar="MODEL", help="preset, Hugging Face id, or path of a config.json")
-    a.add_argument("--batch-size", type=_count, default=1, metavar="N")
-    a.add_argument("--seq-len", type=_count, metavar="N", help="new tokens per sequence (default 2048; 1 with --cache-len)")
-    a.add_argument("--cache-len", type=_count, default=0, metavar="N", help="tokens already in the KV cache")
-    a.add_argument("--logits", choices=("last", "all"), default="last")
-    a.add_argument("--execution", choices=("eager", "fused", "flash"), default="flash")
-    a.add_argument("--hardware", metavar="NAME", help="device name, alias, or path of a device file")
-    for name, what in (("w", "weights"), ("a", "activations"), ("kv", "cached keys and values")):
-        a.add_argument(f"--{name}-bits", type=_count, default=16, metavar="N", help=f"bits of {what}: 4, 8, 16 or 32")
-    a.add_argument("--active-experts", type=float, metavar="N", help="experts per layer that some token reaches (default: expected under uniform routing)")
-    a.add_argument("--layers", action="store_true", help="the module tree instead of the kernels")
-    a.add_argument("--sort", choices=("cost", "order"), default="cost", help="rows largest first (default), or in order of execution")
-    a.add_argument("--format", choices=("table", "json", "csv"), default="table")
-    a.add_argument("--plot", metavar="FILE", help="draw as well: the roofline with --hardware, else bytes by kernel; FILE ends in .png, .svg or .pdf")
-
-    i = command("inspect", "the module tree of a model: classes, counts, parameters", _inspect)
-    i.add_argument("model", metavar="MODEL")
-    m = command("module", "the analysis of one class: its kernels by source line", _module)
-    m.add_argument("cls", metavar="CLASS")
-    m.add_argument("--model", default="", help="take the variant traced for this model")
-    m.add_argument("--operators", action="store_true", help="show the ATen operators inside each line")
-    m.add_argument("--compare", action="store_true", help="the agent's analysis and the trace side by side, in numbers, with the reason of each difference")
-    m.add_argument("--case", help="with --compare: prefill, decode, extend (default), each with _b1 or _all")
-    m.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="with --compare: give a parameter a number (repeatable)")
-    m.add_argument("--format", choices=("table", "json"), default="table")
-    t = command("trace", "analyze a class or model from the installed source, and store it", _trace)
-    t.add_argument("target", metavar="CLASS|MODEL")
-    g = command("agent", "have a language model analyze a class from its source, line by line; checked against the trace, stored", _agent)
-    g.add_argument("cls", nargs="?", metavar="CLASS")
-    g.add_argument("--model", default="", metavar="MODEL", help="every class that this model needs, instead of one CLASS")
-    g.add_argument("--llm", default="", metavar="ID", help="the language model that is asked (default claude-opus-5-5)")
-    g.add_argument("--base-url", default="", metavar="URL", help="another server that speaks the Messages API")
-    g.add_argument("--recursive", action="store_true", help="also every class that is referred to and has no record")
-    g.add_argument("--jobs", type=_count, default=4, metavar="N", help="classes at a time (default 4)")
-    g.add_argument("--force", action="store_true", help="analyze also what is verified already")
-    for name, what in (("turns", "requests"), ("tokens", "tokens, input and output together"), ("repairs", "times that a class is told what is wrong")):
-        g.add_argument(f"--max-{name}", type=_count, metavar="N", help=f"stop after so many {what}")
-    g.add_argument("--max-seconds", type=float, metavar="S", help="stop after so long")
-    g.add_argument("--max-cost", type=float, metavar="X", help="stop after so much money; needs --price")
-    g.add_argument("--price", default="", metavar="IN,OUT", help="money per million input and output tokens; IN,OUT,READ,WRITE with those of the provider's cache")
-    v = command("verify", "check records against the model itself: torch's counter, runs without symbols, unchanged source", _verify)
-    v.add_argument("target", nargs="?", metavar="CLASS|MODEL")
-    v.add_argument("--all", action="store_true", help="every record: all presets, all classes")
-    v.add_argument("--jobs", type=_count, default=0, metavar="N", help="processes at a time (default: one per core)")
-    for sub in (a, i, t, v):
-        sub.add_argument("--trust-remote-code", action="store_true", help="run the modeling code that a model's config names in its auto_map, with all your rights")
-    e = command("expand", "a class with all references expanded, as a tree", _expand)
-    e.add_argument("cls", metavar="CLASS")
-    e.add_argument("--case", default="extend", help="which case: prefill, decode, extend, each with _b1 or _all")
-    e.add_argument("--model", default="", help="take the variants traced for this model")
-    e.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter a number (repeatable)")
-    e.add_argument("--format", choices=("table", "json"), default="table")
-    u = command("audit", "write the audit of a class: a notebook that shows its cost line by line and checks it again when it is run", _audit)
-    u.add_argument("cls", metavar="CLASS")
-    u.add_argument("--model", default="", help="show it in this model (default: a usual one that executes it)")
-    u.add_argument("--into", metavar="DIR", default=".", help="directory to write CLASS.ipynb into (default: here)")
-    x = command("explore", "the explorer: a page with sliders in the browser (needs the notebook extra)", _explore)
-    x.add_argument("model", nargs="?", default="", metavar="MODEL")
-    x.add_argument("--hardware", default="", metavar="NAME")
-    x.add_argument("--port", type=_count, metavar="N", help="port of the page on this machine (default 8866, or another where that is taken)")
-    x.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
-    h = command("hardware", "the devices, or the figures of one", _hardware)
-    h.add_argument("name", nargs="?", metavar="NAME")
-    command("models", "the presets", _models)
-    d = command("db", "the database: where it is, what it holds", _db)
-    d.set_defaults(action="list")
-    actions = d.add_subparsers(dest="action", metavar="ACTION", parser_class=_Parser, help="list (default), check, build")
-    actions.add_parser("list", help="the records: kinds of models, classes, status and dates", allow_abbrev=False)
-    actions.add_parser("check", help="every file against its schema, formulas and references", allow_abbrev=False)
-    b = actions.add_parser("build", help="trace presets and model types into a directory; goes on where it was interrupted", allow_abbrev=False)
-    b.add_argument("names", nargs="*", metavar="NAME", help="these presets and model types (default: all presets)")
-    b.add_argument("--types", action="store_true", help="every causal language model type of the installed transformers as well")
-    b.add_argument("--into", metavar="DIR", help="directory to write (default: your own database)")
-    b.add_argument("--jobs", type=_count, metavar="N", help="processes at once (default: the processors of this machine)")
-    b.add_argument("--timeout", type=_count, default=300, metavar="S", help="seconds that one model may take (default 300)")
-    b.add_argument("--force", action="store_true", help="remove what is already there and trace it again")
-    return top
-
-# %% ../nbs/17_cli.ipynb #b526c655
+# %% ../nbs/17_cli.ipynb #301c10c0
 def _console():
     from rich.console import Console
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 220
@@ -143,7 +56,7 @@ def _broken_pipe() -> None:
     "Who reads has seen enough, as `| head` has; rich would end with status 1"
     raise BrokenPipeError
 
-
+# %% ../nbs/17_cli.ipynb #5a54d791
 def _table(columns: list, rows: list, title: str = "", footer: list | None = None) -> None:
     "Print a table; a column is (header, justify)"
     from rich import box
@@ -159,50 +72,6 @@ def _table(columns: list, rows: list, title: str = "", footer: list | None = Non
     if title:
         console.print(Text(title))
     console.print(table)
-
-# %% ../nbs/17_cli.ipynb #87b217df
-def _analyze(args) -> int:
-    from lm_predictor.model import analyze
-    draw = _picture(args.plot) if args.plot is not None else None
-    cost = analyze(args.model, progress=_Progress("tracing"), trust_remote_code=args.trust_remote_code)
-    positions = cost.values.get("max_position_embeddings", 2048)
-    seq_len = args.seq_len if args.seq_len is not None else (1 if args.cache_len else min(2048, positions))
-    run = cost.at(batch_size=args.batch_size, seq_len=seq_len, cache_len=args.cache_len, logits=args.logits, execution=args.execution,
-                  w_bits=args.w_bits, a_bits=args.a_bits, kv_bits=args.kv_bits, active_experts=args.active_experts)
-    if args.hardware:
-        run = run.on(args.hardware)
-    if draw:
-        draw(run)
-    if args.format == "json":
-        print(json.dumps(run.to_json(), indent=1))
-    elif args.format == "csv":
-        sys.stdout.write(run.to_csv())
-    elif args.layers:
-        _print_tree(run)
-    else:
-        _print_run(run, args.sort)
-    return 0
-
-
-def _picture(name: str):
-    "A function that draws a run into a file; raises UsageError where that cannot be"
-    path = Path(name)
-    if not name:
-        raise UsageError("--plot needs the name of a file, such as roofline.png")
-    if not path.parent.is_dir():
-        raise UsageError(f"--plot: there is no folder {path.parent}")
-    if path.is_dir():
-        raise UsageError(f"--plot: {name} is a folder; give a file in it, such as {path / 'roofline.png'}")
-    try:
-        from lm_predictor.plot import check_suffix, plot_breakdown, plot_roofline, save
-    except ImportError as e:
-        raise UsageError(f"--plot needs {e.name or 'matplotlib'}: pip install 'lm-predictor[notebook]'") from None
-    check_suffix(name)
-
-    def draw(run) -> None:
-        save(plot_roofline(run) if run.hardware else plot_breakdown(run, "bytes"), path)
-        print(f"{path} written", file=sys.stderr)
-    return draw
 
 # %% ../nbs/17_cli.ipynb #d806297a
 @dataclass(frozen=True)
@@ -220,7 +89,7 @@ class _Column:
     def widest(self) -> int:
         return max(map(len, (self.header, self.total, *self.cells)))
 
-
+# %% ../nbs/17_cli.ipynb #9bfcea98
 def _fitted(columns: list, width: int) -> list[tuple]:
     "The columns that fit into so many characters, two between any two, each with its width"
     shown = list(columns)
@@ -233,7 +102,7 @@ def _fitted(columns: list, width: int) -> list[tuple]:
         widths[c.header] += max(0, min(c.widest - widths[c.header], room - sum(widths.values())))
     return [(c, widths[c.header]) for c in shown]
 
-# %% ../nbs/17_cli.ipynb #8982a190
+# %% ../nbs/17_cli.ipynb #6d1751ad
 def _tail(path: str, width: int, dots: str = "…") -> str:
     "The end of a path, whole names of it, with its layers where there are several groups: …mlp.gate_proj, …3-60…gate_proj"
     names = path.split(".")
@@ -243,7 +112,7 @@ def _tail(path: str, width: int, dots: str = "…") -> str:
     last = dots + names[-1] if len(names) > 1 else path
     return next((text for text in (path, *shorter, last) if len(text) <= width), last[:max(0, width - len(dots))] + dots)
 
-
+# %% ../nbs/17_cli.ipynb #6b23a8af
 def _head(text: str, width: int, dots: str = "…") -> str:
     "The beginning of a list of operators, whole names of it: 2 mul + neg + cat + add -> 2 mul + neg + …"
     if len(text) <= width:
@@ -254,7 +123,7 @@ def _head(text: str, width: int, dots: str = "…") -> str:
             return cut
     return text[:max(0, width - len(dots))].rstrip(" +") + dots
 
-# %% ../nbs/17_cli.ipynb #0b581ba5
+# %% ../nbs/17_cli.ipynb #29ad55ab
 BAR_WIDTH = 12
 
 
@@ -265,14 +134,14 @@ def _bar_of(share: float, width: int, blocks: str = " ▏▎▍▌▋▊▉█")
     eighths = round(share * width * 8)
     return blocks[-1] * (eighths // 8) + blocks[eighths % 8].strip()
 
-
+# %% ../nbs/17_cli.ipynb #d64022be
 def _shorter_bar(bar: str, width: int, dots: str = "") -> str:
     "A bar of the full width, drawn with fewer characters"
     blocks = "#" if "#" in bar else " ▏▎▍▌▋▊▉█"
     eighths = 8 * len(bar) - (8 - blocks.index(bar[-1]) if bar and len(blocks) > 1 else 0)
     return _bar_of(eighths / 8 / BAR_WIDTH, width, blocks)
 
-
+# %% ../nbs/17_cli.ipynb #8c07d269
 def _wrapped(parts: list, width: int) -> list[str]:
     "Parts of a sentence in lines of a width, broken between parts, and within one only where it is longer than a line"
     import textwrap
@@ -282,13 +151,13 @@ def _wrapped(parts: list, width: int) -> list[str]:
         lines[-1:] = [joined] if len(joined) <= width else [*filter(None, lines[-1:]), *textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)]
     return lines
 
-# %% ../nbs/17_cli.ipynb #6d1751ad
+# %% ../nbs/17_cli.ipynb #74d49265
 def _width() -> int:
     "Characters in a line: those of the terminal, or of COLUMNS; a pipe or a file has no end"
     columns = os.environ.get("COLUMNS", "")
     return max(20, int(columns)) if columns.isdecimal() else _console().width if sys.stdout.isatty() else 10_000
 
-
+# %% ../nbs/17_cli.ipynb #5678fc85
 def _plain() -> bool:
     "Whether the output holds ASCII only"
     try:
@@ -296,6 +165,10 @@ def _plain() -> bool:
         return False
     except (UnicodeEncodeError, LookupError):
         return True
+
+# %% ../nbs/17_cli.ipynb #7e21a7a3
+BAR = " "  # the header of the column of bars
+COLORS = {"compute": "yellow", "memory": "blue"}  # of a bar, by what bounds the kernel
 
 
 def _print_fitted(columns: list, colors: list) -> None:
@@ -318,21 +191,15 @@ def _print_fitted(columns: list, colors: list) -> None:
         console.print(Text(rule, "dim"), soft_wrap=True)
         say([c.total for c, _ in shown], "bold")
 
+# %% ../nbs/17_cli.ipynb #34a92fbb
+def _shares(weights: tuple, header: str, whole: float | None = None) -> list:
+    "The columns of a share in percent, and of its bar"
+    whole = whole if whole is not None else sum(weights)
+    largest = max(weights, default=0) or 1
+    bars = tuple(_bar_of(w / largest, BAR_WIDTH, "#" if _plain() else " ▏▎▍▌▋▊▉█") for w in weights)
+    return [_Column(header, tuple(f"{w / (whole or 1):.1%}" for w in weights)), _Column(BAR, bars, "", 2, 6, _shorter_bar, True)]
 
-BAR = " "  # the header of the column of bars
-COLORS = {"compute": "yellow", "memory": "blue"}  # of a bar, by what bounds the kernel
-
-# %% ../nbs/17_cli.ipynb #f64e6b8f
-def _print_run(run, sort: str) -> None:
-    timed = run.hardware is not None
-    weigh = (lambda k: k.time_s * k.count) if timed else (lambda k: (k.read_bytes + k.write_bytes) * k.count)
-    kernels = sorted(run.kernels, key=lambda k: -weigh(k)) if sort == "cost" else run.kernels
-    _print_lines(_headline(run))
-    print()
-    _print_fitted(_kernel_columns(run, kernels, timed, weigh), [COLORS.get(k.bound, "") if timed else "blue" for k in kernels])
-    _print_lines(_totals(run, timed))
-
-
+# %% ../nbs/17_cli.ipynb #692ecd42
 def _kernel_columns(run, kernels, timed: bool, weigh) -> list:
     t, moved = run.totals, lambda k: k.read_bytes + k.write_bytes
     each = lambda f: tuple(f(k) for k in kernels)
@@ -355,14 +222,10 @@ def _flop(x: int) -> str:
     return unit(x, "FLOP")[:-4].strip()
 
 
-def _shares(weights: tuple, header: str, whole: float | None = None) -> list:
-    "The columns of a share in percent, and of its bar"
-    whole = whole if whole is not None else sum(weights)
-    largest = max(weights, default=0) or 1
-    bars = tuple(_bar_of(w / largest, BAR_WIDTH, "#" if _plain() else " ▏▎▍▌▋▊▉█") for w in weights)
-    return [_Column(header, tuple(f"{w / (whole or 1):.1%}" for w in weights)), _Column(BAR, bars, "", 2, 6, _shorter_bar, True)]
+def _short_source(source: str) -> str:
+    return source.rsplit("/", 1)[-1]
 
-# %% ../nbs/17_cli.ipynb #6b23a8af
+# %% ../nbs/17_cli.ipynb #c0bc5c30
 def _headline(run) -> list:
     "What a table is about, as parts of a line; above it, what a reader must know"
     w = run.workload
@@ -376,7 +239,7 @@ def _headline(run) -> list:
         about.append(f"{run.hardware.title}  ({dtype} {run.hardware.peak(dtype) / 1e12:,.4g} TFLOP/s, {run.hardware.memory_bandwidth / 1e9:,.4g} GB/s)")
     return [*lines, about]
 
-
+# %% ../nbs/17_cli.ipynb #a51a4d06
 def _totals(run, timed: bool) -> list:
     "The sums of a run, as parts of lines"
     t, w = run.totals, run.workload
@@ -391,17 +254,34 @@ def _totals(run, timed: bool) -> list:
         lines += [[f"does not fit: weights and cache need {unit(need, 'B')}, {run.hardware.title} has {unit(memory, 'B')}"]] if need > memory else []
     return lines
 
-
+# %% ../nbs/17_cli.ipynb #68573686
 def _print_lines(lines: list) -> None:
     "Print lines of parts, as wide as the output is"
     for parts in lines:
         print("\n".join(_wrapped(parts, _width())))
 
 
-def _short_source(source: str) -> str:
-    return source.rsplit("/", 1)[-1]
+def _print_run(run, sort: str) -> None:
+    timed = run.hardware is not None
+    weigh = (lambda k: k.time_s * k.count) if timed else (lambda k: (k.read_bytes + k.write_bytes) * k.count)
+    kernels = sorted(run.kernels, key=lambda k: -weigh(k)) if sort == "cost" else run.kernels
+    _print_lines(_headline(run))
+    print()
+    _print_fitted(_kernel_columns(run, kernels, timed, weigh), [COLORS.get(k.bound, "") if timed else "blue" for k in kernels])
+    _print_lines(_totals(run, timed))
 
-# %% ../nbs/17_cli.ipynb #dbf4e9b9
+# %% ../nbs/17_cli.ipynb #ed377712
+def _module_sums(run) -> dict:
+    "Path -> (FLOPs, bytes read, bytes written, seconds) of all kernels in the module"
+    sums = {path: [0, 0, 0, 0.0] for path, _ in run.modules}
+    for k in run.kernels:
+        for path in sums:
+            if path == "" or k.path == path or k.path.startswith(f"{path}."):
+                for j, v in enumerate((k.flops, k.read_bytes, k.write_bytes, k.time_s or 0.0)):
+                    sums[path][j] += v * k.count
+    return sums
+
+# %% ../nbs/17_cli.ipynb #c3876f08
 def _print_tree(run) -> None:
     "The module tree with sums: one row per module, children indented"
     timed, rows, above = run.hardware is not None, [], []
@@ -429,18 +309,94 @@ def _first(modules) -> list:
         found.setdefault(path, name)
     return list(found.items())
 
+# %% ../nbs/17_cli.ipynb #23074ef5
+class _Progress:
+    "A progress bar on stderr: which case of how many; silent when nothing is traced or nobody looks"
 
-def _module_sums(run) -> dict:
-    "Path -> (FLOPs, bytes read, bytes written, seconds) of all kernels in the module"
-    sums = {path: [0, 0, 0, 0.0] for path, _ in run.modules}
-    for k in run.kernels:
-        for path in sums:
-            if path == "" or k.path == path or k.path.startswith(f"{path}."):
-                for j, v in enumerate((k.flops, k.read_bytes, k.write_bytes, k.time_s or 0.0)):
-                    sums[path][j] += v * k.count
-    return sums
+    def __init__(self, what: str):
+        self.what, self.bar = what, None
 
-# %% ../nbs/17_cli.ipynb #29ad55ab
+    def __call__(self, case) -> None:
+        if not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from lm_predictor.schema import CASE_NAMES
+        if self.bar is None:
+            self.bar = Progress(TextColumn(self.what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
+                                console=Console(stderr=True), transient=True)
+            self.task = self.bar.add_task("", total=sum(not name.endswith(("_short", "_over", "_past")) for name in CASE_NAMES))
+            self.bar.start()
+        self.bar.update(self.task, advance=1, description=case.name)
+        if self.bar.finished:
+            self.bar.stop()
+
+# %% ../nbs/17_cli.ipynb #fac7c8cb
+def _picture(name: str):
+    "A function that draws a run into a file; raises UsageError where that cannot be"
+    path = Path(name)
+    if not name:
+        raise UsageError("--plot needs the name of a file, such as roofline.png")
+    if not path.parent.is_dir():
+        raise UsageError(f"--plot: there is no folder {path.parent}")
+    if path.is_dir():
+        raise UsageError(f"--plot: {name} is a folder; give a file in it, such as {path / 'roofline.png'}")
+    try:
+        from lm_predictor.plot import check_suffix, plot_breakdown, plot_roofline, save
+    except ImportError as e:
+        raise UsageError(f"--plot needs {e.name or 'matplotlib'}: pip install 'lm-predictor[notebook]'") from None
+    check_suffix(name)
+
+    def draw(run) -> None:
+        save(plot_roofline(run) if run.hardware else plot_breakdown(run, "bytes"), path)
+        print(f"{path} written", file=sys.stderr)
+    return draw
+
+# %% ../nbs/17_cli.ipynb #b6739291
+def _analyze_options(a) -> None:
+    a.add_argument("model", metavar="MODEL", help="preset, Hugging Face id, or path of a config.json")
+    a.add_argument("--batch-size", type=_count, default=1, metavar="N")
+    a.add_argument("--seq-len", type=_count, metavar="N", help="new tokens per sequence (default 2048; 1 with --cache-len)")
+    a.add_argument("--cache-len", type=_count, default=0, metavar="N", help="tokens already in the KV cache")
+    a.add_argument("--logits", choices=("last", "all"), default="last")
+    a.add_argument("--execution", choices=("eager", "fused", "flash"), default="flash")
+    a.add_argument("--hardware", metavar="NAME", help="device name, alias, or path of a device file")
+    for name, what in (("w", "weights"), ("a", "activations"), ("kv", "cached keys and values")):
+        a.add_argument(f"--{name}-bits", type=_count, default=16, metavar="N", help=f"bits of {what}: 4, 8, 16 or 32")
+    a.add_argument("--active-experts", type=float, metavar="N", help="experts per layer that some token reaches (default: expected under uniform routing)")
+    a.add_argument("--layers", action="store_true", help="the module tree instead of the kernels")
+    a.add_argument("--sort", choices=("cost", "order"), default="cost", help="rows largest first (default), or in order of execution")
+    a.add_argument("--format", choices=("table", "json", "csv"), default="table")
+    a.add_argument("--plot", metavar="FILE", help="draw as well: the roofline with --hardware, else bytes by kernel; FILE ends in .png, .svg or .pdf")
+
+# %% ../nbs/17_cli.ipynb #5331d98d
+def _analyze(args) -> int:
+    from lm_predictor.model import analyze
+    draw = _picture(args.plot) if args.plot is not None else None
+    cost = analyze(args.model, progress=_Progress("tracing"), trust_remote_code=args.trust_remote_code)
+    positions = cost.values.get("max_position_embeddings", 2048)
+    seq_len = args.seq_len if args.seq_len is not None else (1 if args.cache_len else min(2048, positions))
+    run = cost.at(batch_size=args.batch_size, seq_len=seq_len, cache_len=args.cache_len, logits=args.logits, execution=args.execution,
+                  w_bits=args.w_bits, a_bits=args.a_bits, kv_bits=args.kv_bits, active_experts=args.active_experts)
+    if args.hardware:
+        run = run.on(args.hardware)
+    if draw:
+        draw(run)
+    if args.format == "json":
+        print(json.dumps(run.to_json(), indent=1))
+    elif args.format == "csv":
+        sys.stdout.write(run.to_csv())
+    elif args.layers:
+        _print_tree(run)
+    else:
+        _print_run(run, args.sort)
+    return 0
+
+# %% ../nbs/17_cli.ipynb #9b69afd8
+def _inspect_options(i) -> None:
+    i.add_argument("model", metavar="MODEL")
+
+
 def _inspect(args) -> int:
     from lm_predictor.model import analyze
     cost = analyze(args.model, progress=_Progress("tracing"), trust_remote_code=args.trust_remote_code)
@@ -453,6 +409,16 @@ def _inspect(args) -> int:
            f"{cost.model}: {cost.parameters:,} parameters, {cost.record.class_name}")
     return 0
 
+# %% ../nbs/17_cli.ipynb #e2977578
+def _module_options(m) -> None:
+    m.add_argument("cls", metavar="CLASS")
+    m.add_argument("--model", default="", help="take the variant traced for this model")
+    m.add_argument("--operators", action="store_true", help="show the ATen operators inside each line")
+    m.add_argument("--compare", action="store_true", help="the agent's analysis and the trace side by side, in numbers, with the reason of each difference")
+    m.add_argument("--case", help="with --compare: prefill, decode, extend (default), each with _b1 or _all")
+    m.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="with --compare: give a parameter a number (repeatable)")
+    m.add_argument("--format", choices=("table", "json"), default="table")
+
 
 def _variant_id(db, model: str) -> str:
     if not model:
@@ -460,7 +426,12 @@ def _variant_id(db, model: str) -> str:
     from lm_predictor.model import find_record, load_config
     return find_record(load_config(model)[1], db).id
 
+# %% ../nbs/17_cli.ipynb #7aa322eb
+def _brief(formula) -> str:
+    "A formula with class names without their module: the full name is in --format json"
+    return re.sub(r"\$\{(?:\w+\.)*(\w+)\}", r"\1", str(formula))
 
+# %% ../nbs/17_cli.ipynb #6a961fac
 def _module(args) -> int:
     from lm_predictor.database import Database
     from lm_predictor.schema import analysis_to_json, cost_to_json
@@ -497,12 +468,7 @@ def _module(args) -> int:
         print(f"  assumes {a}")
     return 0
 
-
-def _brief(formula) -> str:
-    "A formula with class names without their module: the full name is in --format json"
-    return re.sub(r"\$\{(?:\w+\.)*(\w+)\}", r"\1", str(formula))
-
-
+# %% ../nbs/17_cli.ipynb #eb0cc546
 def _workload(case: str, settings: list) -> tuple[dict, dict]:
     "What --set gives (name -> text of a formula), and what a case fixes; raises UsageError"
     from lm_predictor.schema import CASE_NAMES
@@ -522,17 +488,61 @@ def _workload(case: str, settings: list) -> tuple[dict, dict]:
         given[name] = value
     return given, fixed
 
+# %% ../nbs/17_cli.ipynb #440e01ef
+def _compared_at(variants, agent, case: str, settings: list) -> tuple:
+    "The first variant that holds at the case and at what --set gives, the names that this gives, and numbers of all symbols; raises UsageError"
+    from lm_predictor.check import sizes_for
+    names, (given, fixed) = agent.names().union(*(v.names() for v in variants)), _workload(case, settings)
+    for name, value in given.items():
+        if name not in names:
+            raise UsageError(f"--set {name}: neither analysis has it; they have {', '.join(sorted(names))}")
+        if not value.isdigit():
+            raise UsageError(f"--set {name}: a comparison takes a whole number, got {value!r}")
+    for variant in variants:
+        flags = {n: 1 for k in variant.kernels for c in k.when for n in c.names} | {"use": 0}
+        values = sizes_for(variant.names() | agent.names(), variant.assumptions, case, flags | {n: int(v) for n, v in {**fixed, **given}.items()})
+        if values:
+            return variant, list(given), values
+    conditions = " or ".join(dict.fromkeys(", ".join(v.assumptions) for v in variants))
+    raise UsageError(f"no numbers fit {', '.join(f'{n}={v}' for n, v in given.items()) or 'this case'} and the conditions of the trace: {conditions}")
 
-def _audit(args) -> int:
-    from lm_predictor.audit import write_audit
-    path = write_audit(args.cls, Path(args.into), args.model)
-    print(f"{path}: run it in JupyterLab, or with `jupyter nbconvert --execute --inplace`; its cells need the trace and notebook extras")
+# %% ../nbs/17_cli.ipynb #c24f42e7
+def _compare(name: str, db, model: str, case: str, settings: list) -> int:
+    "The agent's record and the trace's, line by line, in numbers"
+    from lm_predictor.analyst import agent_record, traced_analysis
+    from lm_predictor.compare import compare
+    agent = agent_record(name, db)
+    if agent is None:
+        raise UsageError(f"the agent has not analyzed {name}; have it do so with `lm-predictor agent {name} --force`")
+    trace, why = traced_analysis(name, db)
+    if trace is None:
+        raise UsageError(f"{name} has no trace to compare with: {why}")
+    variant, given, values = _compared_at([trace.variant(_variant_id(db, model))] if model else trace.variants, agent, case, settings)
+    rows = compare(agent, trace, db, values, case, variant)
+    shown = lambda figures, m: "" if figures is None else f"{figures[m]:,}"
+    cells = [[r.line, r.code.splitlines()[0], *(shown(figures, m) for m in (0, 2, 3) for figures in (r.agent, r.trace)), "; ".join(r.notes) or "same"] for r in rows]
+    at = ", ".join(f"{n} {values[n]}" for n in sorted({*variant.names(), *given}) if n in values)
+    columns = [("line", "right"), ("code", "left")] + [(f"{figure} {who}", "right") for figure in ("FLOPs", "read", "written") for who in ("agent", "trace")] + [("difference", "left")]
+    _table(columns, cells, f"{name}\nagent: {agent.provenance.get('model', '')} ({agent.verification.get('status', 'unverified')})\nin case {case}, in numbers, at {at}")
     return 0
 
+# %% ../nbs/17_cli.ipynb #98a71657
+def _expand_options(e) -> None:
+    e.add_argument("cls", metavar="CLASS")
+    e.add_argument("--case", default="extend", help="which case: prefill, decode, extend, each with _b1 or _all")
+    e.add_argument("--model", default="", help="take the variants traced for this model")
+    e.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter a number (repeatable)")
+    e.add_argument("--format", choices=("table", "json"), default="table")
 
-def _explore(args) -> int:
-    from lm_predictor.page import serve
-    return serve(args.model, args.hardware, args.port, not args.no_browser)
+
+def _print_kernels(kernels, depth: int, console) -> None:
+    from rich.text import Text
+    for k in kernels:
+        times = f"  x {k.repeat}" if str(k.repeat) != "1" else ""
+        head = f"{'  ' * depth}{k.line or ''} {k.operation}{times}"
+        cost = f"  FLOPs {k.cost.flops}; read {k.cost.read}; written {k.cost.write}" if k.cost else ""
+        console.print(Text(head + cost), soft_wrap=True)
+        _print_kernels(k.sub_kernels, depth + 1, console)
 
 
 def _expand(args) -> int:
@@ -555,37 +565,53 @@ def _expand(args) -> int:
     console.print(Text(f"total\n  FLOPs {total.flops}\n  in matrix products {total.matmul_flops}\n  read {total.read}\n  written {total.write}"), soft_wrap=True)
     return 0
 
+# %% ../nbs/17_cli.ipynb #26f914bf
+def _audit_options(u) -> None:
+    u.add_argument("cls", metavar="CLASS")
+    u.add_argument("--model", default="", help="show it in this model (default: a usual one that executes it)")
+    u.add_argument("--into", metavar="DIR", default=".", help="directory to write CLASS.ipynb into (default: here)")
 
-def _print_kernels(kernels, depth: int, console) -> None:
-    from rich.text import Text
-    for k in kernels:
-        times = f"  x {k.repeat}" if str(k.repeat) != "1" else ""
-        head = f"{'  ' * depth}{k.line or ''} {k.operation}{times}"
-        cost = f"  FLOPs {k.cost.flops}; read {k.cost.read}; written {k.cost.write}" if k.cost else ""
-        console.print(Text(head + cost), soft_wrap=True)
-        _print_kernels(k.sub_kernels, depth + 1, console)
 
-# %% ../nbs/17_cli.ipynb #6f4ca1fb
-class _Progress:
-    "A progress bar on stderr: which case of how many; silent when nothing is traced or nobody looks"
+def _audit(args) -> int:
+    from lm_predictor.audit import write_audit
+    path = write_audit(args.cls, Path(args.into), args.model)
+    print(f"{path}: run it in JupyterLab, or with `jupyter nbconvert --execute --inplace`; its cells need the trace and notebook extras")
+    return 0
 
-    def __init__(self, what: str):
-        self.what, self.bar = what, None
+# %% ../nbs/17_cli.ipynb #8d6a192f
+def _explore_options(x) -> None:
+    x.add_argument("model", nargs="?", default="", metavar="MODEL")
+    x.add_argument("--hardware", default="", metavar="NAME")
+    x.add_argument("--port", type=_count, metavar="N", help="port of the page on this machine (default 8866, or another where that is taken)")
+    x.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
 
-    def __call__(self, case) -> None:
-        if not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-        from lm_predictor.schema import CASE_NAMES
-        if self.bar is None:
-            self.bar = Progress(TextColumn(self.what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
-                                console=Console(stderr=True), transient=True)
-            self.task = self.bar.add_task("", total=sum(not name.endswith(("_short", "_over", "_past")) for name in CASE_NAMES))
-            self.bar.start()
-        self.bar.update(self.task, advance=1, description=case.name)
-        if self.bar.finished:
-            self.bar.stop()
+
+def _explore(args) -> int:
+    from lm_predictor.page import serve
+    return serve(args.model, args.hardware, args.port, not args.no_browser)
+
+# %% ../nbs/17_cli.ipynb #44b433e7
+def _is_class(target: str) -> bool:
+    parts = target.split(".")
+    return "/" not in target and len(parts) > 1 and not target.endswith(".json") and all(p.isidentifier() for p in parts)
+
+# %% ../nbs/17_cli.ipynb #75530374
+def _traced(trace_class, name: str):
+    "What tracing a class gives; raises UsageError where its module cannot be imported, or where it is of another package"
+    from lm_predictor.model import missing_package
+    from lm_predictor.trace import TraceError
+    try:
+        return trace_class(name, progress=_Progress("tracing"))
+    except TraceError as e:
+        if name.partition(".")[0] in ("torch", "transformers") or "is no torch.nn.Module" in str(e):
+            raise
+        raise UsageError(f"{name} cannot be traced, as only code of torch and transformers can; `lm-predictor agent {name}` has a language model read it") from None
+    except ImportError as e:
+        raise UsageError(f"{name} cannot be traced: {missing_package(e) or e}") from None
+
+# %% ../nbs/17_cli.ipynb #6ba9af25
+def _trace_options(t) -> None:
+    t.add_argument("target", metavar="CLASS|MODEL")
 
 
 def _trace(args) -> int:
@@ -616,26 +642,85 @@ def _trace(args) -> int:
     print(f"stored in {db.overlay}")
     return 2 if record.uncounted else 0
 
+# %% ../nbs/17_cli.ipynb #4b24d84b
+def _agent_options(g) -> None:
+    g.add_argument("cls", nargs="?", metavar="CLASS")
+    g.add_argument("--model", default="", metavar="MODEL", help="every class that this model needs, instead of one CLASS")
+    g.add_argument("--llm", default="", metavar="ID", help="the language model that is asked (default claude-opus-5-5)")
+    g.add_argument("--base-url", default="", metavar="URL", help="another server that speaks the Messages API")
+    g.add_argument("--recursive", action="store_true", help="also every class that is referred to and has no record")
+    g.add_argument("--jobs", type=_count, default=4, metavar="N", help="classes at a time (default 4)")
+    g.add_argument("--force", action="store_true", help="analyze also what is verified already")
+    for name, what in (("turns", "requests"), ("tokens", "tokens, input and output together"), ("repairs", "times that a class is told what is wrong")):
+        g.add_argument(f"--max-{name}", type=_count, metavar="N", help=f"stop after so many {what}")
+    g.add_argument("--max-seconds", type=float, metavar="S", help="stop after so long")
+    g.add_argument("--max-cost", type=float, metavar="X", help="stop after so much money; needs --price")
+    g.add_argument("--price", default="", metavar="IN,OUT", help="money per million input and output tokens; IN,OUT,READ,WRITE with those of the provider's cache")
 
-def _traced(trace_class, name: str):
-    "What tracing a class gives; raises UsageError where its module cannot be imported, or where it is of another package"
-    from lm_predictor.model import missing_package
-    from lm_predictor.trace import TraceError
+
+def _budget(args):
+    from lm_predictor.agent import AgentError, Budget
+    given = {f"max_{n}": v for n in ("turns", "tokens", "repairs", "seconds", "cost") if (v := getattr(args, f"max_{n}")) is not None}
+    if args.price:
+        try:
+            amounts = [float(x) for x in args.price.split(",")]
+            given["prices"] = dict(zip(("input", "output", "cache_read", "cache_write"), amounts))
+            if len(amounts) not in (2, 4) or min(amounts) < 0 or not all(map(math.isfinite, amounts)):
+                raise ValueError
+        except ValueError:
+            raise AgentError(f"--price takes two amounts such as 3,15, got {args.price!r}; two more are those of cached input, read and written") from None
+    return Budget(**given)
+
+# %% ../nbs/17_cli.ipynb #072b5321
+def _resolved(name: str, db) -> str:
+    "The class that a name means: one with a record, else one with a source"
+    from lm_predictor.database import DatabaseError
+    from lm_predictor.source import SourceError, locate
     try:
-        return trace_class(name, progress=_Progress("tracing"))
-    except TraceError as e:
-        if name.partition(".")[0] in ("torch", "transformers") or "is no torch.nn.Module" in str(e):
+        locate(name)
+        return name
+    except SourceError as missing:
+        try:
+            return db.resolve(name)
+        except DatabaseError as unknown:
+            raise (missing if _is_class(name) else unknown) from None
+
+# %% ../nbs/17_cli.ipynb #5b87fbf4
+def _needed(model: str, db) -> tuple[list[str], bool]:
+    "The classes that a model executes; where it cannot be traced, the model's own class, and that what it refers to is still to be found"
+    from lm_predictor.analyst import model_class
+    from lm_predictor.model import ModelError, check_numbers, find_record, load_config
+    config = load_config(model)[1]
+    check_numbers(config)
+    try:
+        record = find_record(config, db, _Progress("tracing"))
+    except ModelError as e:
+        untraced = e.__cause__ is not None or "tracing it needs" in str(e)
+        if not untraced or not (name := model_class(config["model_type"])):
             raise
-        raise UsageError(f"{name} cannot be traced, as only code of torch and transformers can; `lm-predictor agent {name}` has a language model read it") from None
-    except ImportError as e:
-        raise UsageError(f"{name} cannot be traced: {missing_package(e) or e}") from None
+        print(f"{e}; starting from {name}", file=sys.stderr)
+        return [name], True
+    return list(dict.fromkeys(c.class_name for case in record.cases for c in record.graph(case).calls)), False
 
+# %% ../nbs/17_cli.ipynb #ff3149c9
+def _lacks(names: list, db) -> bool:
+    "Whether any of these refers to a class without a record"
+    from lm_predictor.expand import ExpandError, reachable
+    try:
+        return not all(reachable(n, db) for n in names)
+    except (ExpandError, LookupError):
+        return True
 
-def _is_class(target: str) -> bool:
-    parts = target.split(".")
-    return "/" not in target and len(parts) > 1 and not target.endswith(".json") and all(p.isidentifier() for p in parts)
+# %% ../nbs/17_cli.ipynb #925765e6
+def _said(outcome, db, priced: bool) -> str:
+    "One line about what became of a class"
+    from lm_predictor.analyst import agent_record
+    r = outcome.result
+    spent = f", {r.turns} turns, {r.tokens:,} tokens" + (f", cost {r.cost:.4g}" if priced else "") if r else ""
+    why = outcome.why if outcome.status == "failed" else "; ".join(agent_record(outcome.class_name, db).verification.get("failed", ()))
+    return f"{outcome.class_name}: {outcome.status}{spent}" + (f"; {why}" if why else "")
 
-# %% ../nbs/17_cli.ipynb #358f6cc4
+# %% ../nbs/17_cli.ipynb #f09d4db9
 class _Watch:
     "How far each class is, on stderr where somebody looks"
 
@@ -673,7 +758,7 @@ class _Watch:
         if self.live:
             self.live.stop()
 
-
+# %% ../nbs/17_cli.ipynb #176b1db6
 def _agent(args) -> int:
     from lm_predictor.analyst import LLM, agent_directory, already, analyze_classes, client_of
     from lm_predictor.agent import sdk_send
@@ -708,108 +793,75 @@ def _agent(args) -> int:
     print(f"records, documents and journals are in {agent_directory(db)}")
     return 2 if any(o.status == "failed" for o in outcomes) else 0
 
-
-def _said(outcome, db, priced: bool) -> str:
-    "One line about what became of a class"
-    from lm_predictor.analyst import agent_record
-    r = outcome.result
-    spent = f", {r.turns} turns, {r.tokens:,} tokens" + (f", cost {r.cost:.4g}" if priced else "") if r else ""
-    why = outcome.why if outcome.status == "failed" else "; ".join(agent_record(outcome.class_name, db).verification.get("failed", ()))
-    return f"{outcome.class_name}: {outcome.status}{spent}" + (f"; {why}" if why else "")
-
-
-def _budget(args):
-    from lm_predictor.agent import AgentError, Budget
-    given = {f"max_{n}": v for n in ("turns", "tokens", "repairs", "seconds", "cost") if (v := getattr(args, f"max_{n}")) is not None}
-    if args.price:
-        try:
-            amounts = [float(x) for x in args.price.split(",")]
-            given["prices"] = dict(zip(("input", "output", "cache_read", "cache_write"), amounts))
-            if len(amounts) not in (2, 4) or min(amounts) < 0 or not all(map(math.isfinite, amounts)):
-                raise ValueError
-        except ValueError:
-            raise AgentError(f"--price takes two amounts such as 3,15, got {args.price!r}; two more are those of cached input, read and written") from None
-    return Budget(**given)
-
-
-def _resolved(name: str, db) -> str:
-    "The class that a name means: one with a record, else one with a source"
-    from lm_predictor.database import DatabaseError
-    from lm_predictor.source import SourceError, locate
-    try:
-        locate(name)
-        return name
-    except SourceError as missing:
-        try:
-            return db.resolve(name)
-        except DatabaseError as unknown:
-            raise (missing if _is_class(name) else unknown) from None
-
-
-def _needed(model: str, db) -> tuple[list[str], bool]:
-    "The classes that a model executes; where it cannot be traced, the model's own class, and that what it refers to is still to be found"
-    from lm_predictor.analyst import model_class
-    from lm_predictor.model import ModelError, check_numbers, find_record, load_config
-    config = load_config(model)[1]
-    check_numbers(config)
-    try:
-        record = find_record(config, db, _Progress("tracing"))
-    except ModelError as e:
-        untraced = e.__cause__ is not None or "tracing it needs" in str(e)
-        if not untraced or not (name := model_class(config["model_type"])):
-            raise
-        print(f"{e}; starting from {name}", file=sys.stderr)
-        return [name], True
-    return list(dict.fromkeys(c.class_name for case in record.cases for c in record.graph(case).calls)), False
-
-
-def _lacks(names: list, db) -> bool:
-    "Whether any of these refers to a class without a record"
-    from lm_predictor.expand import ExpandError, reachable
-    try:
-        return not all(reachable(n, db) for n in names)
-    except (ExpandError, LookupError):
-        return True
-
-
-def _compared_at(variants, agent, case: str, settings: list) -> tuple:
-    "The first variant that holds at the case and at what --set gives, the names that this gives, and numbers of all symbols; raises UsageError"
-    from lm_predictor.check import sizes_for
-    names, (given, fixed) = agent.names().union(*(v.names() for v in variants)), _workload(case, settings)
-    for name, value in given.items():
-        if name not in names:
-            raise UsageError(f"--set {name}: neither analysis has it; they have {', '.join(sorted(names))}")
-        if not value.isdigit():
-            raise UsageError(f"--set {name}: a comparison takes a whole number, got {value!r}")
-    for variant in variants:
-        flags = {n: 1 for k in variant.kernels for c in k.when for n in c.names} | {"use": 0}
-        values = sizes_for(variant.names() | agent.names(), variant.assumptions, case, flags | {n: int(v) for n, v in {**fixed, **given}.items()})
-        if values:
-            return variant, list(given), values
-    conditions = " or ".join(dict.fromkeys(", ".join(v.assumptions) for v in variants))
-    raise UsageError(f"no numbers fit {', '.join(f'{n}={v}' for n, v in given.items()) or 'this case'} and the conditions of the trace: {conditions}")
-
-
-def _compare(name: str, db, model: str, case: str, settings: list) -> int:
-    "The agent's record and the trace's, line by line, in numbers"
-    from lm_predictor.analyst import agent_record, traced_analysis
-    from lm_predictor.compare import compare
-    agent = agent_record(name, db)
-    if agent is None:
-        raise UsageError(f"the agent has not analyzed {name}; have it do so with `lm-predictor agent {name} --force`")
-    trace, why = traced_analysis(name, db)
-    if trace is None:
-        raise UsageError(f"{name} has no trace to compare with: {why}")
-    variant, given, values = _compared_at([trace.variant(_variant_id(db, model))] if model else trace.variants, agent, case, settings)
-    rows = compare(agent, trace, db, values, case, variant)
-    shown = lambda figures, m: "" if figures is None else f"{figures[m]:,}"
-    cells = [[r.line, r.code.splitlines()[0], *(shown(figures, m) for m in (0, 2, 3) for figures in (r.agent, r.trace)), "; ".join(r.notes) or "same"] for r in rows]
-    at = ", ".join(f"{n} {values[n]}" for n in sorted({*variant.names(), *given}) if n in values)
-    columns = [("line", "right"), ("code", "left")] + [(f"{figure} {who}", "right") for figure in ("FLOPs", "read", "written") for who in ("agent", "trace")] + [("difference", "left")]
-    _table(columns, cells, f"{name}\nagent: {agent.provenance.get('model', '')} ({agent.verification.get('status', 'unverified')})\nin case {case}, in numbers, at {at}")
-    return 0
-
 # %% ../nbs/17_cli.ipynb #c701b554
+def _print_checks(checks: list, more: int = 0) -> None:
+    for c in checks:
+        detail = f": {c.detail}" if not c.ok else f" ({c.detail})"
+        print(f"  {'ok  ' if c.ok else 'FAIL'} {c.what}" + (detail if len(detail) < 400 or "\n" in detail else f"{detail[:397]}...") * bool(c.detail), flush=True)
+    if more > 0:
+        print(f"  and {more} more")
+
+# %% ../nbs/17_cli.ipynb #92906108
+@contextlib.contextmanager
+def _bar(what: str, total: int):
+    "A progress bar on stderr where somebody looks; gives a function to advance it"
+    if not sys.stderr.isatty():
+        yield lambda n, text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
+                  console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda n, text: bar.update(task, advance=n, description=text)
+
+# %% ../nbs/17_cli.ipynb #6d4e9068
+def _subject(target: str, db, trust_remote_code: bool):
+    "The record of one model and the config to build it from"
+    from lm_predictor.model import find_record, load_config
+    from lm_predictor.proof import Subject
+    name, config = load_config(target, trust_remote_code)
+    record = find_record(config, db)
+    path = next(p for d in (db.overlay, db.shipped) if (p := d / "models" / f"{record.id}.json").is_file())
+    return Subject(path, record, ((name, config),))
+
+# %% ../nbs/17_cli.ipynb #2f5c82bb
+def _by_agent(name: str, db) -> bool:
+    "Whether the record in use is the agent's, which no model was traced for; a broken one is not"
+    from lm_predictor.analyst import agent_record
+    try:
+        return db.get(name).provenance.get("method") == "agent" and agent_record(name, db) is not None
+    except (LookupError, ValueError):
+        return False
+
+# %% ../nbs/17_cli.ipynb #71bdb89e
+def _conclude(models: dict, classes: dict, db, everything: bool, own: list = ()) -> int:
+    "Write the outcomes into the records, print those of the classes and the sum; own: classes whose records the agent made; gives the exit status"
+    from itertools import chain
+    from lm_predictor.analyst import checks_of, store_checks
+    from lm_predictor.proof import conclusions
+    counts, notes, broken = {}, [], 0
+    agents = ((n, checks, store_checks(n, checks, db), "") for n in own for checks in [checks_of(n, db)])
+    for name, checks, verification, note in chain(conclusions(models, classes, db), agents):
+        status = verification["status"]
+        counts[status] = counts.get(status, 0) + 1
+        notes += [note] if note else []
+        if name not in models and (status != "verified" or not everything):
+            print(f"{name}: {status}")
+            wrong = [c for c in checks if not c.ok]
+            _print_checks(wrong[:3] if models else checks, len(wrong) - 3 if models else 0)
+    for note in dict.fromkeys(notes):
+        print(note)
+    print(f"{sum(counts.values())} records: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items(), reverse=True)))
+    return 2 if counts.keys() - {"verified"} else 0
+
+# %% ../nbs/17_cli.ipynb #bbad1214
+def _verify_options(v) -> None:
+    v.add_argument("target", nargs="?", metavar="CLASS|MODEL")
+    v.add_argument("--all", action="store_true", help="every record: all presets, all classes")
+    v.add_argument("--jobs", type=_count, default=0, metavar="N", help="processes at a time (default: one per core)")
+
+
 def _verify(args) -> int:
     if bool(args.target) == args.all:
         raise UsageError("verify takes a CLASS or MODEL, or --all")
@@ -846,69 +898,11 @@ def _verify(args) -> int:
         kept.clear()
     return status
 
-
-def _subject(target: str, db, trust_remote_code: bool):
-    "The record of one model and the config to build it from"
-    from lm_predictor.model import find_record, load_config
-    from lm_predictor.proof import Subject
-    name, config = load_config(target, trust_remote_code)
-    record = find_record(config, db)
-    path = next(p for d in (db.overlay, db.shipped) if (p := d / "models" / f"{record.id}.json").is_file())
-    return Subject(path, record, ((name, config),))
+# %% ../nbs/17_cli.ipynb #73cb86ba
+def _hardware_options(h) -> None:
+    h.add_argument("name", nargs="?", metavar="NAME")
 
 
-def _print_checks(checks: list, more: int = 0) -> None:
-    for c in checks:
-        detail = f": {c.detail}" if not c.ok else f" ({c.detail})"
-        print(f"  {'ok  ' if c.ok else 'FAIL'} {c.what}" + (detail if len(detail) < 400 or "\n" in detail else f"{detail[:397]}...") * bool(c.detail), flush=True)
-    if more > 0:
-        print(f"  and {more} more")
-
-
-def _by_agent(name: str, db) -> bool:
-    "Whether the record in use is the agent's, which no model was traced for; a broken one is not"
-    from lm_predictor.analyst import agent_record
-    try:
-        return db.get(name).provenance.get("method") == "agent" and agent_record(name, db) is not None
-    except (LookupError, ValueError):
-        return False
-
-
-def _conclude(models: dict, classes: dict, db, everything: bool, own: list = ()) -> int:
-    "Write the outcomes into the records, print those of the classes and the sum; own: classes whose records the agent made; gives the exit status"
-    from itertools import chain
-    from lm_predictor.analyst import checks_of, store_checks
-    from lm_predictor.proof import conclusions
-    counts, notes, broken = {}, [], 0
-    agents = ((n, checks, store_checks(n, checks, db), "") for n in own for checks in [checks_of(n, db)])
-    for name, checks, verification, note in chain(conclusions(models, classes, db), agents):
-        status = verification["status"]
-        counts[status] = counts.get(status, 0) + 1
-        notes += [note] if note else []
-        if name not in models and (status != "verified" or not everything):
-            print(f"{name}: {status}")
-            wrong = [c for c in checks if not c.ok]
-            _print_checks(wrong[:3] if models else checks, len(wrong) - 3 if models else 0)
-    for note in dict.fromkeys(notes):
-        print(note)
-    print(f"{sum(counts.values())} records: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items(), reverse=True)))
-    return 2 if counts.keys() - {"verified"} else 0
-
-
-@contextlib.contextmanager
-def _bar(what: str, total: int):
-    "A progress bar on stderr where somebody looks; gives a function to advance it"
-    if not sys.stderr.isatty():
-        yield lambda n, text: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
-                  console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda n, text: bar.update(task, advance=n, description=text)
-
-# %% ../nbs/17_cli.ipynb #7dab2e9a
 def _hardware(args) -> int:
     from lm_predictor.hardware import hardware_names, load_hardware
     if not args.name:
@@ -924,22 +918,25 @@ def _hardware(args) -> int:
         print(h.notes)
     return 0
 
-
+# %% ../nbs/17_cli.ipynb #a18a3d7a
 def _models(args) -> int:
     from lm_predictor.model import presets
     rows = [[p["model"], ", ".join(p["aliases"]), p["config"]["model_type"], f"{p['published_parameters']:,}"] for p in presets().values()]
     _table([("model", "left"), ("alias", "left"), ("type", "left"), ("parameters", "right")], rows)
     return 0
 
-
-def _db(args) -> int:
-    from lm_predictor.database import Database
-    db = Database()
-    if args.action == "build":
-        return _build(args, Path(args.into) if args.into else db.overlay)
-    return _check_files(db) if args.action == "check" else _list(db)
+# %% ../nbs/17_cli.ipynb #7fcf37c4
+def _record_row(path: Path, data: dict, place: str) -> list:
+    proof, classes = data.get("verification", {}), {c[1] for case in data["cases"].values() for c in case["calls"]}
+    return [path.stem, data["class_name"].rsplit(".", 1)[-1], f"{len(classes)}", f"{len(data['cases'])}", proof.get("status", "unverified"), proof.get("date", ""), place]
 
 
+def _class_row(path: Path, data: dict, place: str) -> list:
+    proof, variants = data.get("verification", {}), [data, *data.get("variants", ())]
+    return [path.stem, f"{sum(len(v['kernels']) for v in variants)}", f"{len(variants)}", f"{sum(len(v.get('models', ())) for v in variants)}",
+            proof.get("status", "unverified"), proof.get("date", ""), place]
+
+# %% ../nbs/17_cli.ipynb #8abd8064
 def _list(db) -> int:
     from lm_predictor.database import read_json
     print(f"shipped {db.shipped}\nyours   {db.overlay}")
@@ -958,18 +955,7 @@ def _list(db) -> int:
     _table(columns("class", "kernels", "variants", "models", "status", "date", "where"), sorted(rows[""]), f"{len(rows[''])} class records")
     return 0
 
-
-def _record_row(path: Path, data: dict, place: str) -> list:
-    proof, classes = data.get("verification", {}), {c[1] for case in data["cases"].values() for c in case["calls"]}
-    return [path.stem, data["class_name"].rsplit(".", 1)[-1], f"{len(classes)}", f"{len(data['cases'])}", proof.get("status", "unverified"), proof.get("date", ""), place]
-
-
-def _class_row(path: Path, data: dict, place: str) -> list:
-    proof, variants = data.get("verification", {}), [data, *data.get("variants", ())]
-    return [path.stem, f"{sum(len(v['kernels']) for v in variants)}", f"{len(variants)}", f"{sum(len(v.get('models', ())) for v in variants)}",
-            proof.get("status", "unverified"), proof.get("date", ""), place]
-
-
+# %% ../nbs/17_cli.ipynb #06a03e8c
 def _check_files(db) -> int:
     "Every file of the database against its schema, its formulas, its references"
     from lm_predictor.database import read_json
@@ -1014,7 +1000,7 @@ class _Building:
         if self.bar:
             self.bar.stop()
 
-
+# %% ../nbs/17_cli.ipynb #1ad8d904
 def _build(args, directory: Path) -> int:
     import time
     from lm_predictor.build import build, build_items, forget
@@ -1036,6 +1022,54 @@ def _build(args, directory: Path) -> int:
     made, kept = (sum(o.status == s for o in outcomes) for s in ("made", "kept"))
     print(f"{made} traced, {kept} already there, {len(failed)} failed in {time.perf_counter() - start:.0f} s; {directory}")
     return 2 if failed else 0
+
+# %% ../nbs/17_cli.ipynb #2528f2e5
+def _db_options(d) -> None:
+    actions = d.add_subparsers(dest="action", metavar="ACTION", parser_class=_Parser, help="list (default), check, build")
+    d.set_defaults(action="list")
+    actions.add_parser("list", help="the records: kinds of models, classes, status and dates", allow_abbrev=False)
+    actions.add_parser("check", help="every file against its schema, formulas and references", allow_abbrev=False)
+    b = actions.add_parser("build", help="trace presets and model types into a directory; goes on where it was interrupted", allow_abbrev=False)
+    b.add_argument("names", nargs="*", metavar="NAME", help="these presets and model types (default: all presets)")
+    b.add_argument("--types", action="store_true", help="every causal language model type of the installed transformers as well")
+    b.add_argument("--into", metavar="DIR", help="directory to write (default: your own database)")
+    b.add_argument("--jobs", type=_count, metavar="N", help="processes at once (default: the processors of this machine)")
+    b.add_argument("--timeout", type=_count, default=300, metavar="S", help="seconds that one model may take (default 300)")
+    b.add_argument("--force", action="store_true", help="remove what is already there and trace it again")
+
+
+def _db(args) -> int:
+    from lm_predictor.database import Database
+    db = Database()
+    if args.action == "build":
+        return _build(args, Path(args.into) if args.into else db.overlay)
+    return _check_files(db) if args.action == "check" else _list(db)
+
+# %% ../nbs/17_cli.ipynb #9aad5507
+def parser() -> argparse.ArgumentParser:
+    "The command line"
+    top = _Parser(prog="lm-predictor", description="What a language model costs, operation by operation, read from its own source.", allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"lm-predictor {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    for name, help, function, *options in (
+        ("analyze", "the kernels of a model at a workload, with totals", _analyze, _analyze_options, _trust_option),
+        ("inspect", "the module tree of a model: classes, counts, parameters", _inspect, _inspect_options, _trust_option),
+        ("module", "the analysis of one class: its kernels by source line", _module, _module_options),
+        ("trace", "analyze a class or model from the installed source, and store it", _trace, _trace_options, _trust_option),
+        ("agent", "have a language model analyze a class from its source, line by line; checked against the trace, stored", _agent, _agent_options),
+        ("verify", "check records against the model itself: torch's counter, runs without symbols, unchanged source", _verify, _verify_options, _trust_option),
+        ("expand", "a class with all references expanded, as a tree", _expand, _expand_options),
+        ("audit", "write the audit of a class: a notebook that shows its cost line by line and checks it again when it is run", _audit, _audit_options),
+        ("explore", "the explorer: a page with sliders in the browser (needs the notebook extra)", _explore, _explore_options),
+        ("hardware", "the devices, or the figures of one", _hardware, _hardware_options),
+        ("models", "the presets", _models),
+        ("db", "the database: where it is, what it holds", _db, _db_options),
+    ):
+        sub = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+        sub.set_defaults(function=function)
+        for add in options:
+            add(sub)
+    return top
 
 # %% ../nbs/17_cli.ipynb #54ac3f81
 def main(argv: list | None = None) -> int:
