@@ -23,14 +23,13 @@ from .hardware import load_hardware
 from .model import load_config
 
 # %% auto #0
-__all__ = ['PORT', 'NEEDED', 'POLICY', 'PageError', 'missing', 'is_free', 'choose_port', 'notebook', 'settings', 'serve']
+__all__ = ['NEEDED', 'PORT', 'POLICY', 'PageError', 'missing', 'is_free', 'choose_port', 'notebook', 'settings', 'serve']
 
 # %% ../nbs/15b_page.ipynb #807d7731
 class PageError(ValueError):
     "A page that cannot be shown; one sentence saying why and what to do"
 
 
-PORT = 8866  # voila's own
 NEEDED = ("voila", "ipywidgets", "matplotlib", "ipykernel")
 
 
@@ -39,7 +38,7 @@ def missing(needed: tuple = NEEDED) -> str:
     absent = [name for name in needed if importlib.util.find_spec(name) is None]
     return f"the explorer needs {', '.join(absent)}: pip install \"lm-predictor[notebook]\"" if absent else ""
 
-
+# %% ../nbs/15b_page.ipynb #4d83bd23
 def is_free(port: int) -> bool:
     "Whether a server on this machine may listen on a port"
     with socket.socket() as s:
@@ -49,6 +48,9 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+# %% ../nbs/15b_page.ipynb #f41ff8f6
+PORT = 8866  # voila's own
 
 
 def choose_port(port: int | None = None) -> int:
@@ -67,16 +69,16 @@ def _any_port() -> int:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
-# %% ../nbs/15b_page.ipynb #4d83bd23
-POLICY = "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' ws://127.0.0.1:*"
-
-
+# %% ../nbs/15b_page.ipynb #b2516265
 def notebook(model: str, hardware: str, directory: str) -> dict:
     "The JSON of a notebook that shows the explorer; relative paths are those of the directory"
     arguments = ", ".join(f"{name}={value!r}" for name, value in (("model", model), ("hardware", hardware)) if value)
     source = f"import gc, os\nos.chdir({directory!r})\nfrom lm_predictor.explorer import explore\npage = explore({arguments})\ngc.freeze()\npage"
     cell = {"cell_type": "code", "id": "explorer", "execution_count": None, "metadata": {}, "outputs": [], "source": source}
     return {"cells": [cell], "metadata": {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}, "nbformat": 4, "nbformat_minor": 5}
+
+# %% ../nbs/15b_page.ipynb #3817c319
+POLICY = "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' ws://127.0.0.1:*"
 
 
 def settings(port: int) -> dict:
@@ -85,28 +87,39 @@ def settings(port: int) -> dict:
                       "tornado_settings": {"headers": {"Content-Security-Policy": POLICY}}},
             "VoilaConfiguration": {"extension_allowlist": ["@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager7", "@voila-dashboards/widgets-manager8"]}}
 
-# %% ../nbs/15b_page.ipynb #3817c319
-def serve(
-    model: str = "",          # preset, Hugging Face id or path of a config.json
-    hardware: str = "",       # device name, alias, or path of a device file
-    port: int | None = None,  # 1 to 65535
-    browser: bool = True,     # open the page
-) -> int:                     # exit status
-    "Show the explorer as a page until Ctrl-C; prints its address; raises PageError, ModelError or HardwareError"
-    if missing():
-        raise PageError(missing())
-    if model:
-        load_config(model)
-    if hardware:
-        load_hardware(hardware)
-    port = choose_port(port)
-    with tempfile.TemporaryDirectory(prefix="lm-predictor-") as place, _stoppable():
-        path = Path(place, "LM-Predictor.ipynb")
-        path.write_text(json.dumps(notebook(model, hardware, os.getcwd())), encoding="utf-8")
-        Path(place, "voila.json").write_text(json.dumps(settings(port)), encoding="utf-8")
-        return _served(path, port, browser)
+# %% ../nbs/15b_page.ipynb #961aa9af
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
+# %% ../nbs/15b_page.ipynb #3208dc60
+def _end(server: subprocess.Popen) -> None:
+    "Have voila end its Pythons and itself"
+    if server.poll() is None:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
+# %% ../nbs/15b_page.ipynb #21c089ee
+@contextlib.contextmanager
+def _stoppable():
+    "Within it, being told to end is as Ctrl-C, so that voila is ended too"
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+# %% ../nbs/15b_page.ipynb #57d3bbb4
 def _served(path: Path, port: int, browser: bool) -> int:
     address, log = f"http://127.0.0.1:{port}/", path.with_name("log")
     command = [sys.executable, "-m", "voila", str(path), f"--Voila.config_file_paths={path.parent}"]
@@ -127,34 +140,23 @@ def _served(path: Path, port: int, browser: bool) -> int:
     finally:
         _end(server)
 
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
-def _end(server: subprocess.Popen) -> None:
-    "Have voila end its Pythons and itself"
-    if server.poll() is None:
-        server.terminate()
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-
-
-@contextlib.contextmanager
-def _stoppable():
-    "Within it, being told to end is as Ctrl-C, so that voila is ended too"
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+# %% ../nbs/15b_page.ipynb #9fa0f4c8
+def serve(
+    model: str = "",          # preset, Hugging Face id or path of a config.json
+    hardware: str = "",       # device name, alias, or path of a device file
+    port: int | None = None,  # 1 to 65535
+    browser: bool = True,     # open the page
+) -> int:                     # exit status
+    "Show the explorer as a page until Ctrl-C; prints its address; raises PageError, ModelError or HardwareError"
+    if missing():
+        raise PageError(missing())
+    if model:
+        load_config(model)
+    if hardware:
+        load_hardware(hardware)
+    port = choose_port(port)
+    with tempfile.TemporaryDirectory(prefix="lm-predictor-") as place, _stoppable():
+        path = Path(place, "LM-Predictor.ipynb")
+        path.write_text(json.dumps(notebook(model, hardware, os.getcwd())), encoding="utf-8")
+        Path(place, "voila.json").write_text(json.dumps(settings(port)), encoding="utf-8")
+        return _served(path, port, browser)
