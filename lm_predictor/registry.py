@@ -24,7 +24,7 @@ def parameters(analysis: Analysis) -> list:
     names = frozenset().union(*(v.names(uses) for v in analysis.variants)) - AMBIENT
     return [p for p in analysis.parameters if p.name in names - ({"use"} if general else set())]
 
-
+# %% ../nbs/16_registry.ipynb #7b4e5fd7
 def signature(analysis: Analysis) -> str:
     "How a class is called here: Linear(batch_size, seq_len, in_features, out_features, bias=1)"
     needed = parameters(analysis)
@@ -35,18 +35,18 @@ def signature(analysis: Analysis) -> str:
 def _default(p) -> int | None:
     return 0 if p.name == "cache_len" else p.default
 
-
+# %% ../nbs/16_registry.ipynb #c156c989
 def _is_flag(analysis: Analysis, name: str) -> bool:
     "Whether a parameter only chooses between kernels, like bias"
     return any(c.names == {name} for v in analysis.variants for k in v.kernels for c in k.when)
 
-
+# %% ../nbs/16_registry.ipynb #b518d503
 def _case(values: dict) -> str:
     "The case that a workload runs: see Workload.case in `model`"
     phase = "decode" if values.get("seq_len") == 1 else "prefill" if values.get("cache_len", 0) == 0 else "extend"
     return phase + ("_b1" if values.get("batch_size") == 1 else "")
 
-# %% ../nbs/16_registry.ipynb #7b4e5fd7
+# %% ../nbs/16_registry.ipynb #227b722c
 def compute(name: str, db: Database | None = None, model: str = "", **values) -> Cost:
     """The cost of one call of a module class: formulas with every number filled in.
 
@@ -80,13 +80,13 @@ def compute(name: str, db: Database | None = None, model: str = "", **values) ->
     cost = cost_of(expand(analysis.class_name, db, used, _case(given), model))
     return cost.map(lambda f: parse(f.evaluate(widths)))
 
-
+# %% ../nbs/16_registry.ipynb #79739b5e
 def compute_flops(name: str, matmul_only: bool = False, **values) -> int:
     "FLOPs of one call of a module class; a multiply-accumulate is 2. Parameters as for `compute`"
     cost = compute(name, **values)
     return (cost.matmul_flops if matmul_only else cost.flops).evaluate({})
 
-
+# %% ../nbs/16_registry.ipynb #0cc8c204
 @dataclass(frozen=True)
 class Memory:
     "Bytes that one call moves when every operator is a kernel of its own"
