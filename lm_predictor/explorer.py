@@ -38,7 +38,7 @@ class View:
     execution: str = "flash"
     workload: Workload = Workload()
 
-
+# %% ../nbs/15_explorer.ipynb #e4933df0
 def command(view: View) -> str:
     "The one line that reproduces a view"
     w, usual = view.workload, Workload()
@@ -79,13 +79,13 @@ def tokens_per_s(run: Run) -> float:
     "New tokens of all sequences per second, at the predicted time"
     return run.workload.batch_size * run.workload.seq_len / run.time_s
 
-
+# %% ../nbs/15_explorer.ipynb #9fc24717
 def bound(run: Run) -> tuple[str, float]:
     "What bounds most of the time, compute or memory, and its share of the time"
     share = {b: math.fsum(k.time_s * k.count for k in run.kernels if k.bound == b) / run.time_s for b in ("compute", "memory")}
     return max(share.items(), key=lambda item: item[1])
 
-
+# %% ../nbs/15_explorer.ipynb #af1a302e
 def _card(name: str, shown: str, exact: str, about: str) -> str:
     return f'<div class="lmp-card"><b class="lmp-{name}" title="{escape(exact)}">{escape(shown)}</b><span>{escape(about)}</span></div>'
 
@@ -101,7 +101,7 @@ def headline(run: Run) -> str:
         _card("bytes", unit(moved, "B"), f"{moved:,} bytes", f"{unit(t.read_bytes, 'B')} read, {unit(t.write_bytes, 'B')} written"),
         _card("bound", limit, f"{share:.4%} of the time", f"bounds {share:.0%} of the time"))) + "</div>"
 
-# %% ../nbs/15_explorer.ipynb #a5f9c333
+# %% ../nbs/15_explorer.ipynb #66954f66
 def does_not_fit(run: Run) -> str:
     "By how much weights and KV cache exceed the device's memory; empty when they fit"
     need, there = run.totals.weight_bytes + run.totals.kv_cache_bytes, run.hardware.memory_bytes
@@ -109,7 +109,7 @@ def does_not_fit(run: Run) -> str:
         return ""
     return f"does not fit: weights and KV cache need {unit(need, 'B')}, {unit(need - there, 'B')} more than the {unit(there, 'B')} of {run.hardware.title}"
 
-
+# %% ../nbs/15_explorer.ipynb #dc2a5479
 def memory(run: Run) -> str:
     "Weights and KV cache against the device's memory, as HTML"
     t, there = run.totals, run.hardware.memory_bytes
@@ -160,7 +160,7 @@ class Frame:
         part = lambda value, ends: min(max(math.log(value / ends[0]) / math.log(ends[1] / ends[0]), 0), 1)
         return left + part(intensity, self.x) * (right - left), bottom - part(rate, self.y) * (bottom - top)
 
-
+# %% ../nbs/15_explorer.ipynb #aee0365b
 _frames: dict = {}  # (device, roofs) -> Frame
 
 
@@ -192,19 +192,12 @@ def _word(text, height: int) -> tuple:
     text.set_visible(False)
     return text.get_text(), (x0 + x1) / 2, height - (y0 + y1) / 2, x1 - x0, y1 - y0, text.get_rotation()
 
-# %% ../nbs/15_explorer.ipynb #2bd02e1f
-def spots(run: Run, at: Frame, labels: int = 6) -> str:
-    "The kernels of a run as an SVG to be laid over a frame: area is the share of the time; the largest are named"
-    placed = [(p, *at.place(p.intensity, p.rate), (AREA * p.share / math.pi) ** 0.5 / 0.72) for p in points(run)]
-    circles = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{max(r, 1):.1f}" fill="{KINDS[p.kind]}"><title>{escape(p.name)}\n{p.share:.2%} of the time\n'
-        f'{digits(p.intensity)} FLOP per byte\n{unit(p.rate, "FLOP/s")}</title></circle>' for p, x, y, r in placed)
-    written = [_along(word, [(x, y, r) for _, x, y, r in placed]) for word in at.words]
-    words = "".join(f'<text transform="translate({x:.1f} {y:.1f}) rotate({-turn:.1f})" y="4.5">{escape(text)}</text>' for text, x, y, _, _, turn in written)
-    return (f'<svg viewBox="0 0 {at.width} {at.height}" class="lmp-spots" stroke="{INK}" stroke-width="0.7" fill-opacity="0.85">'
-            f'{circles}{words}{_labels(placed[:labels], [box for word in written for box in _boxes(word)], at.box)}</svg>')
+# %% ../nbs/15_explorer.ipynb #9843c152
+def _over(box: tuple, circle: tuple) -> bool:
+    (left, top, right, bottom), (x, y, r) = box, circle
+    return math.hypot(max(left - x, 0, x - right), max(top - y, 0, y - bottom)) < r
 
-
+# %% ../nbs/15_explorer.ipynb #05e5fae2
 def _boxes(word: tuple) -> list[tuple]:
     "The boxes that writing takes; turned, a row of small ones"
     _, x, y, w, h, turn = word
@@ -213,7 +206,7 @@ def _boxes(word: tuple) -> list[tuple]:
     length, ahead = math.hypot(w, h) / 2, (math.cos(math.radians(turn)), -math.sin(math.radians(turn)))
     return [(x + d * ahead[0] - 9, y + d * ahead[1] - 9, x + d * ahead[0] + 9, y + d * ahead[1] + 9) for d in (length * i / 4 for i in range(-4, 5))]
 
-
+# %% ../nbs/15_explorer.ipynb #499b8943
 def _along(word: tuple, circles: list) -> tuple:
     "Writing where it is over the least of the circles: turned, moved along its line, else upwards"
     text, x, y, w, h, turn = word
@@ -222,19 +215,23 @@ def _along(word: tuple, circles: list) -> tuple:
     covered = lambda one: sum(_over(box, circle) for box in _boxes(one) for circle in circles)
     return min(map(moved, (0, -50, 50, -100, 100, -150) if turn else (0, 14, 28, 42, 56)), key=covered)
 
+# %% ../nbs/15_explorer.ipynb #39bf5d4c
+def _places(x: float, y: float, r: float, width: float) -> Iterable[tuple]:
+    "Boxes around a circle, the nearest first"
+    for away in (4, 18, 34, 52, 74, 98):
+        for dx, dy in ((1, 0), (0, 1), (-1, 0), (0, -1), (0.7, 0.7), (0.7, -0.7), (-0.7, 0.7), (-0.7, -0.7)):
+            cx, cy = x + dx * (r + away) + width / 2 * ((dx > 0) - (dx < 0)), y + dy * (r + away + 8)
+            yield cx - width / 2, cy - 8, cx + width / 2, cy + 8
 
-def _over(box: tuple, circle: tuple) -> bool:
-    (left, top, right, bottom), (x, y, r) = box, circle
-    return math.hypot(max(left - x, 0, x - right), max(top - y, 0, y - bottom)) < r
+# %% ../nbs/15_explorer.ipynb #a5b528b5
+def _free(box: tuple, taken: list, circles: list, inside: tuple) -> bool:
+    "Whether a box is inside of another, over none of the taken boxes and over none of the circles"
+    left, top, right, bottom = box
+    return (inside[0] < left and inside[1] < top and right < inside[2] and bottom < inside[3]
+            and all(right < t[0] or t[2] < left or bottom < t[1] or t[3] < top for t in taken)
+            and not any(_over(box, circle) for circle in circles))
 
-
-def about(run: Run) -> str:
-    "What the circles mean, and the share of the time that has none, as HTML"
-    rest = 1 - math.fsum(p.share for p in points(run))
-    left_out = f"; {rest:.1%} of it is without arithmetic and not drawn" if rest >= 0.0005 else ""
-    return f"<h4>Roofline <span>area of a circle: its kernels' share of the time{left_out}</span></h4>"
-
-
+# %% ../nbs/15_explorer.ipynb #fba6d49c
 def _labels(placed: list, taken: list, inside: tuple) -> str:
     "Names beside circles, each where it covers neither writing nor a named circle; one that finds no place is left out"
     circles, shown = [(x, y, r) for _, x, y, r in placed], []
@@ -248,23 +245,26 @@ def _labels(placed: list, taken: list, inside: tuple) -> str:
             shown.append(f'{line}<text x="{cx:.1f}" y="{cy + 4.5:.1f}">{escape(text)}</text>')
     return "".join(shown)
 
+# %% ../nbs/15_explorer.ipynb #d79a780c
+def spots(run: Run, at: Frame, labels: int = 6) -> str:
+    "The kernels of a run as an SVG to be laid over a frame: area is the share of the time; the largest are named"
+    placed = [(p, *at.place(p.intensity, p.rate), (AREA * p.share / math.pi) ** 0.5 / 0.72) for p in points(run)]
+    circles = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{max(r, 1):.1f}" fill="{KINDS[p.kind]}"><title>{escape(p.name)}\n{p.share:.2%} of the time\n'
+        f'{digits(p.intensity)} FLOP per byte\n{unit(p.rate, "FLOP/s")}</title></circle>' for p, x, y, r in placed)
+    written = [_along(word, [(x, y, r) for _, x, y, r in placed]) for word in at.words]
+    words = "".join(f'<text transform="translate({x:.1f} {y:.1f}) rotate({-turn:.1f})" y="4.5">{escape(text)}</text>' for text, x, y, _, _, turn in written)
+    return (f'<svg viewBox="0 0 {at.width} {at.height}" class="lmp-spots" stroke="{INK}" stroke-width="0.7" fill-opacity="0.85">'
+            f'{circles}{words}{_labels(placed[:labels], [box for word in written for box in _boxes(word)], at.box)}</svg>')
 
-def _places(x: float, y: float, r: float, width: float) -> Iterable[tuple]:
-    "Boxes around a circle, the nearest first"
-    for away in (4, 18, 34, 52, 74, 98):
-        for dx, dy in ((1, 0), (0, 1), (-1, 0), (0, -1), (0.7, 0.7), (0.7, -0.7), (-0.7, 0.7), (-0.7, -0.7)):
-            cx, cy = x + dx * (r + away) + width / 2 * ((dx > 0) - (dx < 0)), y + dy * (r + away + 8)
-            yield cx - width / 2, cy - 8, cx + width / 2, cy + 8
+# %% ../nbs/15_explorer.ipynb #08ff81db
+def about(run: Run) -> str:
+    "What the circles mean, and the share of the time that has none, as HTML"
+    rest = 1 - math.fsum(p.share for p in points(run))
+    left_out = f"; {rest:.1%} of it is without arithmetic and not drawn" if rest >= 0.0005 else ""
+    return f"<h4>Roofline <span>area of a circle: its kernels' share of the time{left_out}</span></h4>"
 
-
-def _free(box: tuple, taken: list, circles: list, inside: tuple) -> bool:
-    "Whether a box is inside of another, over none of the taken boxes and over none of the circles"
-    left, top, right, bottom = box
-    return (inside[0] < left and inside[1] < top and right < inside[2] and bottom < inside[3]
-            and all(right < t[0] or t[2] < left or bottom < t[1] or t[3] < top for t in taken)
-            and not any(_over(box, circle) for circle in circles))
-
-# %% ../nbs/15_explorer.ipynb #3b099ecd
+# %% ../nbs/15_explorer.ipynb #707cbd9a
 COLUMNS = ("module", "kernel", "source", "count", "FLOPs", "read", "written", "FLOP/B", "time", "share", "bound")
 
 
@@ -282,18 +282,18 @@ def rows(run: Run) -> list[tuple]:
 def _figures(flops: int, read: int, write: int) -> tuple:
     return unit(flops, "FLOP"), unit(read, "B"), unit(write, "B"), digits(flops / (read + write)) if read + write else "-"
 
-
+# %% ../nbs/15_explorer.ipynb #6f61ab0b
 def markdown(run: Run) -> str:
     "The kernels of a run as a Markdown table"
     line = lambda cells: f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |"
     return "\n".join([line(COLUMNS), "|---|---|---|" + "--:|" * 7 + "---|", *map(line, rows(run)), ""])
 
-
+# %% ../nbs/15_explorer.ipynb #9cc25c3e
 def _table(run: Run) -> str:
     cells = lambda tag, row: "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in row) + "</tr>"
     return f'<table class="lmp-table">{cells("th", COLUMNS)}{"".join(cells("td", row) for row in rows(run))}</table>'
 
-
+# %% ../nbs/15_explorer.ipynb #18934d94
 @styled
 def png(run: Run, dpi: float = 200) -> bytes:
     "Roofline, time and memory of a run in one picture"
@@ -336,7 +336,7 @@ LOOK = """<style>
 SIZES = (("batch_size", "batch", 1, 1024), ("seq_len", "new tokens", 1, 2**17), ("cache_len", "cached tokens", 0, 2**20))  # (name, label, least, most)
 WIDTHS = (("w_bits", "weights"), ("a_bits", "activations"), ("kv_bits", "KV cache"))
 
-# %% ../nbs/15_explorer.ipynb #d9d5406f
+# %% ../nbs/15_explorer.ipynb #88d25c35
 def _controls(view: View) -> dict:
     "The controls by name, set to a view"
     wide, narrow, label = {"width": "auto", "flex": "1 1 300px"}, {"width": "auto", "flex": "1 1 170px"}, {"description_width": "102px"}
@@ -354,11 +354,24 @@ def _controls(view: View) -> dict:
         found[name] = Dropdown(options=[(f"{b} bits", b) for b in BITS], value=getattr(view.workload, name), description=text, layout=narrow, style=label)
     return found
 
+# %% ../nbs/15_explorer.ipynb #942b04d2
+def _notes(run: Run) -> str:
+    "What is not counted, what does not fit, what must be known, as HTML"
+    warned = ["NOT COUNTED: " + ", ".join(f"{o} ({at})" for o, at in run.uncounted)] if run.uncounted else []
+    warned += [text] if (text := does_not_fit(run)) else []
+    return "".join(f'<p role="alert">{escape(w)}</p>' for w in warned) + "".join(f'<p class="lmp-note">{escape(n)}</p>' for n in run.notes)
 
-def _row(*children, **layout) -> Box:
-    return Box(children, layout={"flex_flow": "row wrap", "width": "100%", **layout})
+# %% ../nbs/15_explorer.ipynb #4d43c725
+def _export(run: Run, what: str) -> str:
+    w = run.workload
+    name = f"{run.model.rstrip('/').rsplit('/', 1)[-1]}-{run.hardware.name}-{run.execution}-b{w.batch_size}-s{w.seq_len}-c{w.cache_len}".replace(" ", "_")
+    ending, kind = {"Table": ("md", "text/markdown"), "CSV": ("csv", "text/csv"), "PNG": ("png", "image/png")}[what]
+    data = {"Table": lambda: markdown(run).encode(), "CSV": lambda: run.to_csv().encode(), "PNG": lambda: png(run)}[what]()
+    address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    shown = {"Table": lambda: _table(run), "CSV": lambda: f"<pre>{escape(data.decode())}</pre>", "PNG": lambda: f'<img src="{address}" alt="roofline, time and memory">'}[what]()
+    return f'<p><a download="{escape(name)}.{ending}" href="{address}">Save {escape(name)}.{ending}</a> ({unit(len(data), "B")})</p>{shown}'
 
-# %% ../nbs/15_explorer.ipynb #88d25c35
+# %% ../nbs/15_explorer.ipynb #aacb5051
 class Explorer(VBox):
     "Controls, numbers, pictures and exports of one view; `run` holds its numbers, None where there are none"
 
@@ -415,29 +428,16 @@ class Explorer(VBox):
         self.shown["export"].value = _export(self.run, what) if self.run else ""
         return self.shown["export"].value
 
-# %% ../nbs/15_explorer.ipynb #432c8d54
-def _notes(run: Run) -> str:
-    "What is not counted, what does not fit, what must be known, as HTML"
-    warned = ["NOT COUNTED: " + ", ".join(f"{o} ({at})" for o, at in run.uncounted)] if run.uncounted else []
-    warned += [text] if (text := does_not_fit(run)) else []
-    return "".join(f'<p role="alert">{escape(w)}</p>' for w in warned) + "".join(f'<p class="lmp-note">{escape(n)}</p>' for n in run.notes)
+
+def _row(*children, **layout) -> Box:
+    return Box(children, layout={"flex_flow": "row wrap", "width": "100%", **layout})
 
 
 @functools.lru_cache(maxsize=64)
 def _image(at: Frame) -> str:
     return f'<img src="data:image/png;base64,{base64.b64encode(at.png).decode()}" alt="roofline of the device">'
 
-
-def _export(run: Run, what: str) -> str:
-    w = run.workload
-    name = f"{run.model.rstrip('/').rsplit('/', 1)[-1]}-{run.hardware.name}-{run.execution}-b{w.batch_size}-s{w.seq_len}-c{w.cache_len}".replace(" ", "_")
-    ending, kind = {"Table": ("md", "text/markdown"), "CSV": ("csv", "text/csv"), "PNG": ("png", "image/png")}[what]
-    data = {"Table": lambda: markdown(run).encode(), "CSV": lambda: run.to_csv().encode(), "PNG": lambda: png(run)}[what]()
-    address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    shown = {"Table": lambda: _table(run), "CSV": lambda: f"<pre>{escape(data.decode())}</pre>", "PNG": lambda: f'<img src="{address}" alt="roofline, time and memory">'}[what]()
-    return f'<p><a download="{escape(name)}.{ending}" href="{address}">Save {escape(name)}.{ending}</a> ({unit(len(data), "B")})</p>{shown}'
-
-
+# %% ../nbs/15_explorer.ipynb #334e2c10
 def explore(
     model: str = View.model,        # preset, Hugging Face id or path of a config.json, of a kind that has a stored record
     hardware: str = View.hardware,  # device name, alias, or path of a device file
