@@ -59,7 +59,7 @@ class Hardware:
         return "\n".join([f"**{self.title}** (`{self.name}`)", "", "| figure | value | source |", "|---|--:|---|",
                           *rows, "", self.notes])
 
-# %% ../nbs/10_hardware.ipynb #1a57c9c1
+# %% ../nbs/10_hardware.ipynb #d123c5ae
 _brief = reprlib.Repr()  # echoes an input in an error, at most so much of it
 _brief.maxstring = _brief.maxother = 100
 
@@ -68,12 +68,14 @@ def _peak(hardware, kind, peaks, dtype):
     if dtype in known: return known[dtype]
     raise HardwareError(f"{hardware.name} has no {kind}{dtype} peak; it has {', '.join(known)}")
 
+# %% ../nbs/10_hardware.ipynb #f03e5391
 def _readable(figure, value):
     "`312 TFLOP/s`, `2,039 GB/s`, `80 GB`, `40 MiB`"
     if "flops" in figure: return f"{value / 1e12:,.5g} TFLOP/s"
     if figure == "l2_cache_bytes": return f"{value / 2**20:,.5g} MiB"
     return f"{value / 1e9:,.5g} GB" + ("/s" if figure.endswith("per_s") else "")
 
+# %% ../nbs/10_hardware.ipynb #755a5f3b
 def _link(source):
     "`document, https://...; remark` as a Markdown link"
     title, comma, rest = source.partition(", https://")
@@ -86,7 +88,9 @@ def _link(source):
 _REQUIRED = ("name", "memory_bytes", "memory_bandwidth_bytes_per_s", "peak_flops_per_s", "vector_flops_per_s")
 _KEYS = (*_REQUIRED, "title", "vendor", "aliases", "l2_cache_bytes", "sources", "notes")
 
+
 def _fail(where, rule): raise HardwareError(f"{where}: {rule}")
+
 
 def _number(where, path, value):
     "A positive whole number; 312e12 counts as one"
@@ -94,10 +98,12 @@ def _number(where, path, value):
     if whole and 1 <= value <= 10**18: return int(value)
     _fail(where, f"{path} must be a whole number from 1 to 1e18, not {_brief.repr(value)}")
 
+# %% ../nbs/10_hardware.ipynb #7a7b65ab
 def _text(where, path, value):
     if isinstance(value, str): return value
     _fail(where, f"{path} must be text, not {_brief.repr(value)}")
 
+# %% ../nbs/10_hardware.ipynb #94abcb4f
 def _group(where, path, value, known, read):
     "An object whose keys are all known, as a tuple of pairs in the order of `known`"
     if not isinstance(value, dict): _fail(where, f"{path} must be an object, not {_brief.repr(value)}")
@@ -155,19 +161,21 @@ def _shipped():
     found = [f for f in (files("lm_predictor") / "hardware").iterdir() if f.name.endswith(".json")]
     return {device.name: device for device in map(read_hardware, sorted(found, key=lambda f: f.name))}
 
+
+def hardware_names() -> list:  # canonical names, sorted
+    "The devices that the package ships"
+    return sorted(_shipped())
+
+# %% ../nbs/10_hardware.ipynb #a2b7cbb5
 def _plain(name):
     "`A100-SXM_80GB` and `a100 sxm 80gb` are the same name"
     return "".join(c for c in name.lower() if c not in "-_ ")
+
 
 @lru_cache(maxsize=None)
 def _names():
     "Every plain name, title and alias -> canonical name"
     return {_plain(n): d.name for d in _shipped().values() for n in (d.name, d.title, *d.aliases)}
-
-# %% ../nbs/10_hardware.ipynb #74aa66c5
-def hardware_names() -> list:  # canonical names, sorted
-    "The devices that the package ships"
-    return sorted(_shipped())
 
 # %% ../nbs/10_hardware.ipynb #cf55c3c4
 def load_hardware(
