@@ -36,12 +36,18 @@ def arithmetic_intensity(
     _check(flops=flops, nbytes=nbytes)
     return flops / nbytes if nbytes else float("inf") if flops else 0.0
 
+# %% ../nbs/11_roofline.ipynb #801d9bf1
 def ridge_point(
     hardware: Hardware,
     dtype: str = "bf16",  # picks the peak
 ) -> float:            # FLOP per byte
     "The arithmetic intensity at which a device's compute and memory take equally long"
     return hardware.peak(dtype) / hardware.memory_bandwidth
+
+# %% ../nbs/11_roofline.ipynb #cedf6604
+def _slower(compute_s, memory_s):
+    if compute_s == memory_s == 0: return "none"
+    return "compute" if compute_s >= memory_s else "memory"
 
 # %% ../nbs/11_roofline.ipynb #ff17abb9
 def bound(
@@ -53,11 +59,6 @@ def bound(
     "What sets the time of a kernel; on the ridge itself, compute"
     _check(flops=flops, nbytes=nbytes)
     return _slower(flops / hardware.peak(dtype), nbytes / hardware.memory_bandwidth)
-
-# %% ../nbs/11_roofline.ipynb #2d179313
-def _slower(compute_s, memory_s):
-    if compute_s == memory_s == 0: return "none"
-    return "compute" if compute_s >= memory_s else "memory"
 
 # %% ../nbs/11_roofline.ipynb #01593749
 @dataclass(frozen=True)
