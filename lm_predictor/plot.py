@@ -31,8 +31,8 @@ from .units import clock, digits, prefixed, seconds, unit
 
 # %% auto #0
 __all__ = ['BLUE', 'SKY', 'GREEN', 'YELLOW', 'ORANGE', 'RED', 'PINK', 'GREY', 'INK', 'STYLE', 'ROW', 'KINDS', 'WORDS', 'AREA',
-           'MEASURES', 'LENGTHS', 'LINES', 'CONTEXTS', 'SUFFIXES', 'styled', 'Drawing', 'kinds', 'names', 'subject',
-           'usage', 'roofs', 'Point', 'points', 'plot_roofline', 'Bar', 'bars', 'plot_breakdown', 'Step',
+           'MEASURES', 'LENGTHS', 'CONTEXTS', 'LINES', 'SUFFIXES', 'styled', 'Drawing', 'kinds', 'names', 'usage',
+           'subject', 'roofs', 'Point', 'points', 'plot_roofline', 'Bar', 'bars', 'plot_breakdown', 'Step',
            'traffic_steps', 'plot_waterfall', 'curves', 'plot_lengths', 'cache_bytes', 'longest_context', 'plot_cache',
            'plot_comparison', 'check_suffix', 'save']
 
@@ -50,7 +50,7 @@ STYLE = {
 
 ROW = {"columnspacing": 1.0, "handlelength": 1.1, "handletextpad": 0.5, "borderaxespad": 0.2}  # a legend in one row
 
-
+# %% ../nbs/14_plot.ipynb #80c6dedc
 def styled(draw):
     "A drawing function that draws in the house style"
     @functools.wraps(draw)
@@ -116,7 +116,7 @@ class Drawing(Figure):
         self._image(150).quantize(128, Image.Quantize.MAXCOVERAGE).save(held, format="png", optimize=True)  # a third of the bytes
         return held.getvalue(), {"width": width, "height": height}
 
-# %% ../nbs/14_plot.ipynb #fa4bbf1c
+# %% ../nbs/14_plot.ipynb #e77944dd
 def _canvas(ax, width: float, height: float, **margins):
     "Axes to draw on: those given, or those of a new figure so many inches wide and high"
     if ax is not None:
@@ -125,13 +125,13 @@ def _canvas(ax, width: float, height: float, **margins):
     figure.subplots_adjust(**{"left": 0.09, "right": 0.96, "top": 0.9, "bottom": 0.12, **margins})
     return figure.add_subplot()
 
-
+# %% ../nbs/14_plot.ipynb #bb13c19d
 def _margin(texts, size: float = 10) -> float:
     "Inches that the longest of some texts takes beside an axis"
     renderer, font = RendererAgg(1, 1, 100), FontProperties(family=STYLE["font.family"], size=size)
     return max(renderer.get_text_width_height_descent(text, font, False)[0] for text in texts) / 100 + 0.15
 
-
+# %% ../nbs/14_plot.ipynb #6570f8cc
 def _kept(ax, key) -> bool:
     "Clear axes for a picture whose still part goes by a key; whether that part still stands"
     if isinstance(ax.figure, Drawing):
@@ -154,6 +154,13 @@ WORDS = {"normalization": "norm", "experts": "moe|expert|router", "recurrence": 
          "attention": "attention|attn", "MLP": "mlp|feedforward|ffn", "embedding and head": "embed"}
 
 
+@functools.cache
+def _said(class_name: str) -> str:
+    "The kind that a class name says, or nothing"
+    name = class_name.rsplit(".", 1)[-1].lower()
+    return next((kind for kind, words in WORDS.items() if re.search(words, name) and "rotary" not in name), "")
+
+# %% ../nbs/14_plot.ipynb #0842f677
 def kinds(run: Run) -> tuple[str, ...]:
     "The kind of each kernel of a run, one of KINDS"
     classes = {}
@@ -174,14 +181,13 @@ def _kind(k: KernelRow, classes: dict) -> str:
     found = said or next(filter(None, map(_said, around)), "MLP" if k.matmul_flops or ".activation" in k.class_name else "other")
     return "projections" if found == "attention" and not said and k.matmul_flops else found
 
-
-@functools.cache
-def _said(class_name: str) -> str:
-    "The kind that a class name says, or nothing"
-    name = class_name.rsplit(".", 1)[-1].lower()
-    return next((kind for kind, words in WORDS.items() if re.search(words, name) and "rotary" not in name), "")
-
 # %% ../nbs/14_plot.ipynb #dd9d7f04
+def _few(operators: list, width: int = 26) -> str:
+    "As many operators as fit: `2 mul + neg + cat + …`"
+    fit = next((n for n in range(len(operators), 1, -1) if len(" + ".join(operators[:n])) + 4 * (n < len(operators)) <= width), 1)
+    return " + ".join(operators[:fit]) + (" + …" if fit < len(operators) else "")
+
+# %% ../nbs/14_plot.ipynb #847a01a3
 def names(run: Run) -> tuple[str, ...]:
     "What each kernel of a run is called in a picture"
     runs = {}
@@ -199,18 +205,7 @@ def _name(k: KernelRow, operations: int) -> str:
         return module
     return f"{module}: {_few(re.sub(r'(to_copy|clone)', 'copy', k.operation).split(' + '))}"
 
-
-def _few(operators: list, width: int = 26) -> str:
-    "As many operators as fit: `2 mul + neg + cat + …`"
-    fit = next((n for n in range(len(operators), 1, -1) if len(" + ".join(operators[:n])) + 4 * (n < len(operators)) <= width), 1)
-    return " + ".join(operators[:fit]) + (" + …" if fit < len(operators) else "")
-
-# %% ../nbs/14_plot.ipynb #74b57cb0
-def subject(run: Run) -> str:
-    "What a run is about, for a title: `Llama-2-7b-hf: prefill of 2,048 tokens, flash`"
-    return f"{run.model.rsplit('/', 1)[-1]}: {usage(run.workload)}, {run.execution}"
-
-
+# %% ../nbs/14_plot.ipynb #74b38602
 def usage(w: Workload) -> str:
     "A workload in words: `one token after 4,096, batch 8`"
     tokens = f"{w.seq_len:,} new token{'s' * (w.seq_len > 1)}"
@@ -218,6 +213,11 @@ def usage(w: Workload) -> str:
     batch = f", batch {w.batch_size:,}" if w.batch_size > 1 else ""
     bits = "" if w.w_bits == w.a_bits == w.kv_bits == 16 else f", {w.w_bits}-bit weights" + f", {w.kv_bits}-bit cache" * (w.kv_bits != w.w_bits)
     return f"{what.get(w.phase, f'{tokens} after {w.cache_len:,}')}{batch}{bits}"
+
+# %% ../nbs/14_plot.ipynb #edaa387c
+def subject(run: Run) -> str:
+    "What a run is about, for a title: `Llama-2-7b-hf: prefill of 2,048 tokens, flash`"
+    return f"{run.model.rsplit('/', 1)[-1]}: {usage(run.workload)}, {run.execution}"
 
 # %% ../nbs/14_plot.ipynb #f9ce6cfa
 def roofs(run: Run | Hardware) -> tuple[tuple[str, int], ...]:
@@ -238,7 +238,14 @@ def _percent(share: float) -> str:
     "A share: 0.1234 -> 12.3%; a small one is not nothing"
     return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
-# %% ../nbs/14_plot.ipynb #5d871c68
+# %% ../nbs/14_plot.ipynb #29cdbe55
+def _listed(names, width: int = 40) -> str:
+    "Different names in one line, as many as fit: `q_proj, k_proj and 2 more`"
+    names = list(dict.fromkeys(names))
+    fit = next((n for n in range(len(names), 1, -1) if len(", ".join(names[:n])) <= width), 1)
+    return ", ".join(names[:fit]) + (f" and {len(names) - fit} more" if fit < len(names) else "")
+
+# %% ../nbs/14_plot.ipynb #97724672
 @dataclass(frozen=True)
 class Point:
     "Kernels at one place of the roofline plane"
@@ -259,14 +266,12 @@ def points(run: Run) -> tuple[Point, ...]:
     found = [Point(x, y, sum(share for share, _ in held), kind, _listed(name for _, name in sorted(held, key=lambda h: -h[0]))) for (x, y, kind), held in at.items()]
     return tuple(sorted(found, key=lambda p: -p.share))
 
-
-def _listed(names, width: int = 40) -> str:
-    "Different names in one line, as many as fit: `q_proj, k_proj and 2 more`"
-    names = list(dict.fromkeys(names))
-    fit = next((n for n in range(len(names), 1, -1) if len(", ".join(names[:n])) <= width), 1)
-    return ", ".join(names[:fit]) + (f" and {len(names) - fit} more" if fit < len(names) else "")
-
 # %% ../nbs/14_plot.ipynb #8099b333
+def _over(a: tuple, b: tuple) -> bool:
+    "Whether two boxes share a place"
+    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
+
+# %% ../nbs/14_plot.ipynb #52b6bff6
 class _Places:
     "Free places for text on axes, in pixels"
 
@@ -300,46 +305,9 @@ class _Places:
         return None
 
 
-def _over(a: tuple, b: tuple) -> bool:
-    "Whether two boxes share a place"
-    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
-
-
 LINE = tuple(i / 12 for i in range(1, 12))  # parts of the line from a point to its name
 TURNS = ((0.7, -0.7, 1), (0, -1, 0), (1, 0, 1), (0.9, -0.4, 1), (0.4, -0.9, 0.5), (0, -1, -0.3), (-0.4, -0.9, -0.5), (0, -1, -0.6), (0, -1, 0.6), (-0.7, -0.7, -1),
          (0, -1, -1), (0, -1, 1), (-1, 0, -1))
-
-# %% ../nbs/14_plot.ipynb #7c6c887a
-AREA = 6000  # square points of a kernel that takes all of the time
-
-
-@styled
-def plot_roofline(
-    run: Run | Hardware | str,  # a run on a device; or a device, or its name, alone
-    ax=None,                    # axes to draw on, clearing them
-    labels: int = 8,            # how many kernels are named, the largest, of those with 0.5% of the time
-    legend: bool = True,
-) -> Figure:
-    """The roofline of a device; of a run, with its kernels on it: area is the share of the time, colour the kind of layer.
-
-    Raises ModelError for a run without a device.
-    """
-    alone = not isinstance(run, Run)
-    run = load_hardware(run) if alone else run
-    time_s, device, found = (0, run, ()) if alone else (run.time_s, run.hardware, points(run))
-    ax, limits, held = _canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, roofs(run), found), {p.kind for p in found}
-    if not _kept(ax, ("roofline", device, roofs(run), limits, *sorted(held), legend)):
-        _roofs(ax, device, roofs(run), limits, alone)
-        if legend and not alone:
-            _roofline_legend(ax, held)
-    _moves(ax, ax.set_title(f"{device.title}: what it can do at most" if alone else f"{subject(run)}\n{device.title}: {seconds(time_s, 'µ')} at least"),
-           *_roof_notes(ax, device, roofs(run), found))
-    if not alone:
-        _moves(ax, ax.scatter([p.intensity for p in found], [p.rate for p in found], s=[AREA * p.share for p in found], c=[KINDS[p.kind] for p in found],
-                             alpha=0.85, edgecolor=INK, linewidth=0.5, zorder=3))  # the largest at the back
-        _moves(ax, *_undrawn_note(ax, found))
-        _moves(ax, *_name_points(ax, device, roofs(run)[0][1], found, labels))
-    return ax.figure
 
 # %% ../nbs/14_plot.ipynb #5ccb9e73
 def _limits(device, roofs, points) -> tuple:
@@ -351,7 +319,7 @@ def _limits(device, roofs, points) -> tuple:
     lowest = min([low * bandwidth, *(10.0 ** floor(log10(p.rate)) for p in counted)])
     return low, high, lowest / 5, roofs[0][1] * 9
 
-
+# %% ../nbs/14_plot.ipynb #112d0676
 def _roofs(ax, device, roofs, limits, alone: bool) -> None:
     "Axes, memory roof, compute roofs and ridge"
     low, high, bottom, top = limits
@@ -368,26 +336,40 @@ def _roofs(ax, device, roofs, limits, alone: bool) -> None:
         ax.plot([peak / bandwidth] * 2, [bottom, peak], color=INK, linewidth=1, linestyle=":", zorder=1)
         ax.annotate(f"ridge at {digits(peak / bandwidth)} FLOP/B", (peak / bandwidth, bottom), xytext=(4, 5), textcoords="offset points", fontsize=9)
 
-
+# %% ../nbs/14_plot.ipynb #97c836fc
 def _undrawn_note(ax, points) -> list:
     "What share of the time is spent in kernels that stand nowhere"
     rest = 1 - sum(p.share for p in points)
     text = f"not drawn: kernels without arithmetic, {_percent(rest)} of the time"
     return [ax.annotate(text, (0, 0), xycoords="axes fraction", xytext=(5, 5), textcoords="offset points", fontsize=8.5)] if rest >= 0.0005 else []
 
+# %% ../nbs/14_plot.ipynb #1ae036b3
+AREA = 6000  # square points of a kernel that takes all of the time
 
+
+def _radius(p: Point) -> float:
+    "Of a point's circle, in points (1/72 inch)"
+    return (AREA * p.share / pi) ** 0.5
+
+# %% ../nbs/14_plot.ipynb #cd8a3d5a
 def _roofline_legend(ax, kinds) -> None:
     "What the colours and the areas mean, where no kernel can be: above the memory roof"
     for kind, color in (*((k, c) for k, c in KINDS.items() if k in kinds), ("1% of the time", "white")):
         ax.scatter([], [], s=AREA * 0.01, color=color, edgecolor=INK, linewidth=0.5, label=kind)
     ax.legend(loc="upper left", borderaxespad=0.2, handletextpad=0.4, labelspacing=0.35, frameon=True, framealpha=1, edgecolor="white")
 
-# %% ../nbs/14_plot.ipynb #24a32b5f
-def _radius(p: Point) -> float:
-    "Of a point's circle, in points (1/72 inch)"
-    return (AREA * p.share / pi) ** 0.5
+# %% ../nbs/14_plot.ipynb #302c8133
+def _memory_note(ax, device, peak: float, points):
+    "The figure of the memory roof, where fewest points are"
+    dot, bandwidth, low, ridge = ax.figure.dpi / 72, device.memory_bandwidth, ax.get_xlim()[0], peak / device.memory_bandwidth
+    (x0, y0), (x1, y1) = ax.transData.transform([(low, low * bandwidth), (ridge, peak)])
+    circles = [(*ax.transData.transform((p.intensity, p.rate)), _radius(p) * dot) for p in points]
+    room = lambda f: min((hypot(x0 + f * (x1 - x0) - x, y0 + f * (y1 - y0) - y) - r for x, y, r in circles), default=999)
+    at = low * (ridge / low) ** max((0.55, 0.7, 0.4, 0.82, 0.25), key=lambda f: min(room(f), 75 * dot))
+    return ax.annotate(f"memory: {unit(bandwidth, 'B/s')}", (at, at * bandwidth), xytext=(-5, 6), textcoords="offset points", ha="center", va="bottom",
+                       rotation=degrees(atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", fontsize=9)
 
-
+# %% ../nbs/14_plot.ipynb #1609de00
 def _roof_notes(ax, device, roofs, points) -> list:
     "The figure of each roof: the highest at its end, over no point; lower ones where they begin; that of the memory along it"
     here, notes = ax.get_window_extent(), []
@@ -400,17 +382,6 @@ def _roof_notes(ax, device, roofs, points) -> list:
         text += "" if points else f" from {digits(rate / device.memory_bandwidth)} FLOP/B"
         notes.append(ax.annotate(text, (ax.get_xlim()[1], rate), xytext=(-2, 3 + max(near, default=0)), ha="right", **place))
     return [*notes, _memory_note(ax, device, roofs[0][1], points)]
-
-
-def _memory_note(ax, device, peak: float, points):
-    "The figure of the memory roof, where fewest points are"
-    dot, bandwidth, low, ridge = ax.figure.dpi / 72, device.memory_bandwidth, ax.get_xlim()[0], peak / device.memory_bandwidth
-    (x0, y0), (x1, y1) = ax.transData.transform([(low, low * bandwidth), (ridge, peak)])
-    circles = [(*ax.transData.transform((p.intensity, p.rate)), _radius(p) * dot) for p in points]
-    room = lambda f: min((hypot(x0 + f * (x1 - x0) - x, y0 + f * (y1 - y0) - y) - r for x, y, r in circles), default=999)
-    at = low * (ridge / low) ** max((0.55, 0.7, 0.4, 0.82, 0.25), key=lambda f: min(room(f), 75 * dot))
-    return ax.annotate(f"memory: {unit(bandwidth, 'B/s')}", (at, at * bandwidth), xytext=(-5, 6), textcoords="offset points", ha="center", va="bottom",
-                       rotation=degrees(atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", fontsize=9)
 
 # %% ../nbs/14_plot.ipynb #50b127f9
 def _name_points(ax, device, peak, points, labels: int) -> list:
@@ -439,6 +410,35 @@ def _name_points(ax, device, peak, points, labels: int) -> list:
     return [*texts, ax.add_collection(LineCollection(data(lines), color="#777777", linewidth=0.6, zorder=3.5), autolim=False),
             ax.add_collection(PolyCollection(data(backs), facecolor="white", alpha=0.8, zorder=3.6), autolim=False)]
 
+# %% ../nbs/14_plot.ipynb #57260f08
+@styled
+def plot_roofline(
+    run: Run | Hardware | str,  # a run on a device; or a device, or its name, alone
+    ax=None,                    # axes to draw on, clearing them
+    labels: int = 8,            # how many kernels are named, the largest, of those with 0.5% of the time
+    legend: bool = True,
+) -> Figure:
+    """The roofline of a device; of a run, with its kernels on it: area is the share of the time, colour the kind of layer.
+
+    Raises ModelError for a run without a device.
+    """
+    alone = not isinstance(run, Run)
+    run = load_hardware(run) if alone else run
+    time_s, device, found = (0, run, ()) if alone else (run.time_s, run.hardware, points(run))
+    ax, limits, held = _canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, roofs(run), found), {p.kind for p in found}
+    if not _kept(ax, ("roofline", device, roofs(run), limits, *sorted(held), legend)):
+        _roofs(ax, device, roofs(run), limits, alone)
+        if legend and not alone:
+            _roofline_legend(ax, held)
+    _moves(ax, ax.set_title(f"{device.title}: what it can do at most" if alone else f"{subject(run)}\n{device.title}: {seconds(time_s, 'µ')} at least"),
+           *_roof_notes(ax, device, roofs(run), found))
+    if not alone:
+        _moves(ax, ax.scatter([p.intensity for p in found], [p.rate for p in found], s=[AREA * p.share for p in found], c=[KINDS[p.kind] for p in found],
+                             alpha=0.85, edgecolor=INK, linewidth=0.5, zorder=3))  # the largest at the back
+        _moves(ax, *_undrawn_note(ax, found))
+        _moves(ax, *_name_points(ax, device, roofs(run)[0][1], found, labels))
+    return ax.figure
+
 # %% ../nbs/14_plot.ipynb #55e6272c
 @dataclass(frozen=True)
 class Bar:
@@ -450,6 +450,9 @@ class Bar:
     def total(self, what: str) -> float:
         "The sum of time_s, flops, read_bytes or write_bytes over its kernels, each as often as it runs; of bytes, both"
         return self.total("read_bytes") + self.total("write_bytes") if what == "bytes" else sum(getattr(k, what) * k.count for k in self.kernels)
+
+# %% ../nbs/14_plot.ipynb #48f809ad
+MEASURES = ("time_s", "flops", "bytes", "read_bytes", "write_bytes")
 
 
 def bars(
@@ -471,10 +474,57 @@ def bars(
     rest = tuple(k for b in found[top - 1:] for k in b.kernels)
     return (*found[:top - 1], Bar(f"{len(found) - top + 1} others", "other", rest))
 
+# %% ../nbs/14_plot.ipynb #b44b01ba
+def _rounded(x: float) -> float:
+    "The next round number, so that an axis stands still while what is on it changes a little: 34.5 -> 35"
+    power = 10.0 ** floor(log10(x)) if x > 0 else 1.0
+    return next(step * power for step in (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9, 10) if step * power >= x * (1 - 1e-12))
 
-MEASURES = ("time_s", "flops", "bytes", "read_bytes", "write_bytes")
+# %% ../nbs/14_plot.ipynb #d36f5943
+def _measure(what: str, largest: float) -> tuple:
+    "Of a measure whose largest value is given: the axis label with its unit, what one of that unit is, and how a figure is written"
+    if what == "time_s":
+        name, scale = clock(largest, "µ")
+        return f"time ({name})", scale, lambda t: seconds(t, "µ")
+    base = "FLOP" if what == "flops" else "B"
+    prefix, scale = prefixed(largest)
+    noun = {"flops": "operations", "bytes": "bytes moved", "read_bytes": "bytes read", "write_bytes": "bytes written"}[what]
+    return f"{noun} ({prefix}{base})", scale, lambda x: unit(x, base)
 
-# %% ../nbs/14_plot.ipynb #8bd82cce
+# %% ../nbs/14_plot.ipynb #8641a9b8
+def _bar_axes(ax, names: list, label: str, limit: float) -> None:
+    "Axes of horizontal bars, the first on top"
+    ax.set(xscale="linear", yscale="linear", xlim=(0, limit), ylim=(len(names) - 0.4, -0.6), xlabel=label)
+    ax.set_yticks(range(len(names)), names)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(False, axis="y")
+
+# %% ../nbs/14_plot.ipynb #f4d63a41
+def _stack(ax, place: float, bar: Bar, what: str, scale: float) -> list:
+    "One bar: its kernels side by side; of bytes, what is read and what is written"
+    if what == "bytes":
+        pieces = [(bar.total("read_bytes"), BLUE), (bar.total("write_bytes"), ORANGE)]
+    else:
+        pieces = sorted(((getattr(k, what) * k.count, KINDS[bar.kind]) for k in bar.kernels), reverse=True)
+    left, drawn = 0.0, []
+    for size, color in pieces:
+        drawn.append(ax.add_patch(Rectangle((left, place - 0.36), size / scale, 0.72, color=color, ec="white", lw=0 if what == "bytes" else 0.4, zorder=2)))
+        left += size / scale
+    return drawn
+
+# %% ../nbs/14_plot.ipynb #017a7b7d
+def _bar_note(bar: Bar, what: str, whole: float, said) -> str:
+    "`17.9 ms  56.5%, compute`"
+    bound = {k.bound for k in bar.kernels}
+    note = f", {next(iter(bound))}" if what == "time_s" and len(bound) == 1 and bound <= {"memory", "compute"} else ""
+    return f"{said(bar.total(what))}  {_percent(bar.total(what) / (whole or 1))}{note}"
+
+# %% ../nbs/14_plot.ipynb #2b18265f
+def _bar_legend(ax, colors: dict) -> None:
+    "What the colours mean, in the empty lower right"
+    ax.legend(handles=[Patch(color=color, label=name) for name, color in colors.items()], loc="lower right", borderaxespad=0.2)
+
+# %% ../nbs/14_plot.ipynb #2aacc6dd
 @styled
 def plot_breakdown(
     run: Run,              # on a device, for time
@@ -502,56 +552,6 @@ def plot_breakdown(
     _moves(ax, ax.set_title(f"{subject(run)}\n{device}{said(everything)}{' at least' if what == 'time_s' else ' moved' if what == 'bytes' else ''}"))
     return ax.figure
 
-
-def _rounded(x: float) -> float:
-    "The next round number, so that an axis stands still while what is on it changes a little: 34.5 -> 35"
-    power = 10.0 ** floor(log10(x)) if x > 0 else 1.0
-    return next(step * power for step in (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9, 10) if step * power >= x * (1 - 1e-12))
-
-
-def _measure(what: str, largest: float) -> tuple:
-    "Of a measure whose largest value is given: the axis label with its unit, what one of that unit is, and how a figure is written"
-    if what == "time_s":
-        name, scale = clock(largest, "µ")
-        return f"time ({name})", scale, lambda t: seconds(t, "µ")
-    base = "FLOP" if what == "flops" else "B"
-    prefix, scale = prefixed(largest)
-    noun = {"flops": "operations", "bytes": "bytes moved", "read_bytes": "bytes read", "write_bytes": "bytes written"}[what]
-    return f"{noun} ({prefix}{base})", scale, lambda x: unit(x, base)
-
-# %% ../nbs/14_plot.ipynb #fe8b21e6
-def _bar_axes(ax, names: list, label: str, limit: float) -> None:
-    "Axes of horizontal bars, the first on top"
-    ax.set(xscale="linear", yscale="linear", xlim=(0, limit), ylim=(len(names) - 0.4, -0.6), xlabel=label)
-    ax.set_yticks(range(len(names)), names)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(False, axis="y")
-
-
-def _stack(ax, place: float, bar: Bar, what: str, scale: float) -> list:
-    "One bar: its kernels side by side; of bytes, what is read and what is written"
-    if what == "bytes":
-        pieces = [(bar.total("read_bytes"), BLUE), (bar.total("write_bytes"), ORANGE)]
-    else:
-        pieces = sorted(((getattr(k, what) * k.count, KINDS[bar.kind]) for k in bar.kernels), reverse=True)
-    left, drawn = 0.0, []
-    for size, color in pieces:
-        drawn.append(ax.add_patch(Rectangle((left, place - 0.36), size / scale, 0.72, color=color, ec="white", lw=0 if what == "bytes" else 0.4, zorder=2)))
-        left += size / scale
-    return drawn
-
-
-def _bar_note(bar: Bar, what: str, whole: float, said) -> str:
-    "`17.9 ms  56.5%, compute`"
-    bound = {k.bound for k in bar.kernels}
-    note = f", {next(iter(bound))}" if what == "time_s" and len(bound) == 1 and bound <= {"memory", "compute"} else ""
-    return f"{said(bar.total(what))}  {_percent(bar.total(what) / (whole or 1))}{note}"
-
-
-def _bar_legend(ax, colors: dict) -> None:
-    "What the colours mean, in the empty lower right"
-    ax.legend(handles=[Patch(color=color, label=name) for name, color in colors.items()], loc="lower right", borderaxespad=0.2)
-
 # %% ../nbs/14_plot.ipynb #ac33f58b
 @dataclass(frozen=True)
 class Step:
@@ -561,6 +561,13 @@ class Step:
     removed: int  # bytes
 
 
+def _steps(before: list, had: list, after: list, has: list) -> tuple[Step, ...]:
+    removed = {}
+    for at, bytes in (*zip(before, had), *zip(after, [-b for b in has])):
+        removed[at] = removed.get(at, 0) + bytes
+    return tuple(sorted((Step(*at, bytes) for at, bytes in removed.items() if bytes), key=lambda s: -s.removed))
+
+# %% ../nbs/14_plot.ipynb #3c69c043
 def traffic_steps(
     cost: ModelCost,
     workload: Workload | None = None,
@@ -576,12 +583,26 @@ def traffic_steps(
     steps = {"fused": _steps(became, moved["eager"], named["fused"], moved["fused"]), "flash": _steps(named["fused"], moved["fused"], named["flash"], moved["flash"])}
     return {e: sum(bytes) for e, bytes in moved.items()}, steps
 
+# %% ../nbs/14_plot.ipynb #42de8c76
+def _largest(steps: tuple, top: int, total: int) -> tuple:
+    "The largest steps, each at least 0.2% of a total; between what is removed and what is added, the others as one"
+    shown = sorted(steps, key=lambda s: -abs(s.removed))[:top]
+    shown = [s for s in steps if s in shown and abs(s.removed) >= 0.002 * total]
+    rest = [s for s in steps if s not in shown]
+    others = [Step(f"{len(rest)} others", "other", sum(s.removed for s in rest))] if sum(s.removed for s in rest) else []
+    return (*(s for s in shown if s.removed > 0), *others, *(replace(s, name=f"now: {s.name}") for s in shown if s.removed < 0))
 
-def _steps(before: list, had: list, after: list, has: list) -> tuple[Step, ...]:
-    removed = {}
-    for at, bytes in (*zip(before, had), *zip(after, [-b for b in has])):
-        removed[at] = removed.get(at, 0) + bytes
-    return tuple(sorted((Step(*at, bytes) for at, bytes in removed.items() if bytes), key=lambda s: -s.removed))
+# %% ../nbs/14_plot.ipynb #26b6c48d
+def _waterfall_rows(totals: dict, steps: dict) -> list:
+    "Rows of a waterfall: (name, start, end, colour, sign), in bytes"
+    rows = []
+    for execution, total in totals.items():
+        at = rows[-1][2] if rows else 0
+        for s in steps.get(execution, ()):
+            rows.append((s.name, at, at - s.removed, KINDS[s.kind], "−" if s.removed > 0 else "+"))
+            at -= s.removed
+        rows.append((execution, 0, total, "#555555", ""))
+    return rows
 
 # %% ../nbs/14_plot.ipynb #80dd8387
 @styled
@@ -611,44 +632,8 @@ def plot_waterfall(
     _bar_legend(ax, {kind: color for kind, color in KINDS.items() if color in used})
     return ax.figure
 
-# %% ../nbs/14_plot.ipynb #c805a912
-def _largest(steps: tuple, top: int, total: int) -> tuple:
-    "The largest steps, each at least 0.2% of a total; between what is removed and what is added, the others as one"
-    shown = sorted(steps, key=lambda s: -abs(s.removed))[:top]
-    shown = [s for s in steps if s in shown and abs(s.removed) >= 0.002 * total]
-    rest = [s for s in steps if s not in shown]
-    others = [Step(f"{len(rest)} others", "other", sum(s.removed for s in rest))] if sum(s.removed for s in rest) else []
-    return (*(s for s in shown if s.removed > 0), *others, *(replace(s, name=f"now: {s.name}") for s in shown if s.removed < 0))
-
-
-def _waterfall_rows(totals: dict, steps: dict) -> list:
-    "Rows of a waterfall: (name, start, end, colour, sign), in bytes"
-    rows = []
-    for execution, total in totals.items():
-        at = rows[-1][2] if rows else 0
-        for s in steps.get(execution, ()):
-            rows.append((s.name, at, at - s.removed, KINDS[s.kind], "−" if s.removed > 0 else "+"))
-            at -= s.removed
-        rows.append((execution, 0, total, "#555555", ""))
-    return rows
-
 # %% ../nbs/14_plot.ipynb #5f6fb70c
 LENGTHS = tuple(2**i for i in range(7, 18))
-
-
-def curves(
-    cost: ModelCost,
-    what: str = "flops",       # or bytes, time_s
-    over: str = "seq_len",     # or cache_len
-    lengths: tuple = LENGTHS,
-    by: str = "kind",          # or execution
-    hardware=None,             # for time_s
-    execution: str = "flash",
-    **sizes,                   # the other fields of the workload
-) -> tuple[tuple, dict]:       # the lengths, and for "total" and each kind, or for each execution, its values
-    "A measure at many lengths. Raises ModelError where none of the lengths is admitted"
-    at = _runs_at(cost, over, lengths, by, hardware, execution, **sizes)
-    return tuple(at), _measured(at.values(), what, by)
 
 
 def _runs_at(cost, over="seq_len", lengths=LENGTHS, by="kind", hardware=None, execution="flash", **sizes) -> dict:
@@ -667,7 +652,7 @@ def _runs_at(cost, over="seq_len", lengths=LENGTHS, by="kind", hardware=None, ex
         raise refused or ModelError("curves need a length")
     return at
 
-
+# %% ../nbs/14_plot.ipynb #0eef0bb7
 def _measured(runs, what: str, by: str) -> dict:
     "Of runs by execution, the values of each execution, or of all and each kind of layer"
     values = {name: [] for name in (EXECUTIONS if by == "execution" else ("total", *KINDS))}
@@ -678,6 +663,41 @@ def _measured(runs, what: str, by: str) -> dict:
         for name, row in values.items():
             row.append(found.get(name, 0))
     return values
+
+# %% ../nbs/14_plot.ipynb #459286b9
+def curves(
+    cost: ModelCost,
+    what: str = "flops",       # or bytes, time_s
+    over: str = "seq_len",     # or cache_len
+    lengths: tuple = LENGTHS,
+    by: str = "kind",          # or execution
+    hardware=None,             # for time_s
+    execution: str = "flash",
+    **sizes,                   # the other fields of the workload
+) -> tuple[tuple, dict]:       # the lengths, and for "total" and each kind, or for each execution, its values
+    "A measure at many lengths. Raises ModelError where none of the lengths is admitted"
+    at = _runs_at(cost, over, lengths, by, hardware, execution, **sizes)
+    return tuple(at), _measured(at.values(), what, by)
+
+# %% ../nbs/14_plot.ipynb #e6eea7c0
+def _lengths_title(cost, w: Workload, over: str, hardware, given: dict) -> str:
+    device = f", {load_hardware(hardware).title}" if hardware is not None else ""
+    execution = "" if given.get("by") == "execution" else f", {given.get('execution', 'flash')}"
+    return f"{cost.model.rsplit('/', 1)[-1]}: {'prefill' if over == 'seq_len' else 'one token'}{f', batch {w.batch_size:,}' if w.batch_size > 1 else ''}{execution}{device}"
+
+# %% ../nbs/14_plot.ipynb #d27df866
+def _plot_curves(ax, at: tuple, values: dict, what: str, over: str) -> None:
+    "Lines on logarithmic axes, in the colours of the kinds; a kind that is nowhere 1% of the whole is left out"
+    most = [max(held) for held in zip(*values.values())]
+    ax.set(xscale="log", yscale="log", xlabel="tokens of the prompt" if over == "seq_len" else "tokens in the cache", title={"flops": "operations", "time_s": "time"}.get(what, "bytes moved"))
+    for (name, held), color in zip(values.items(), (INK, *KINDS.values()) if "total" in values else (RED, ORANGE, BLUE)):
+        if any(v >= 0.01 * w for v, w in zip(held, most)):
+            ax.plot(at, [v or None for v in held], color=color, label=name, linewidth=2.4 if name == "total" else 1.6, zorder=2 if name == "total" else 3)
+    ax.set_xticks(at[:: max(1, (len(at) + 3) // 5)], [f"{n:,}" if n < 1024 or n % 1024 else f"{n // 1024:,}k" for n in at[:: max(1, (len(at) + 3) // 5)]])
+    ax.yaxis.set_major_formatter(EngFormatter({"flops": "FLOP", "time_s": "s"}.get(what, "B")))
+    ax.tick_params(labelsize=9)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_minor_locator(NullLocator())
 
 # %% ../nbs/14_plot.ipynb #97ff2ebc
 @styled
@@ -713,26 +733,6 @@ def plot_lengths(
         ax.legend(loc="upper left")
     return panels[0].figure
 
-# %% ../nbs/14_plot.ipynb #60314d10
-def _lengths_title(cost, w: Workload, over: str, hardware, given: dict) -> str:
-    device = f", {load_hardware(hardware).title}" if hardware is not None else ""
-    execution = "" if given.get("by") == "execution" else f", {given.get('execution', 'flash')}"
-    return f"{cost.model.rsplit('/', 1)[-1]}: {'prefill' if over == 'seq_len' else 'one token'}{f', batch {w.batch_size:,}' if w.batch_size > 1 else ''}{execution}{device}"
-
-
-def _plot_curves(ax, at: tuple, values: dict, what: str, over: str) -> None:
-    "Lines on logarithmic axes, in the colours of the kinds; a kind that is nowhere 1% of the whole is left out"
-    most = [max(held) for held in zip(*values.values())]
-    ax.set(xscale="log", yscale="log", xlabel="tokens of the prompt" if over == "seq_len" else "tokens in the cache", title={"flops": "operations", "time_s": "time"}.get(what, "bytes moved"))
-    for (name, held), color in zip(values.items(), (INK, *KINDS.values()) if "total" in values else (RED, ORANGE, BLUE)):
-        if any(v >= 0.01 * w for v, w in zip(held, most)):
-            ax.plot(at, [v or None for v in held], color=color, label=name, linewidth=2.4 if name == "total" else 1.6, zorder=2 if name == "total" else 3)
-    ax.set_xticks(at[:: max(1, (len(at) + 3) // 5)], [f"{n:,}" if n < 1024 or n % 1024 else f"{n // 1024:,}k" for n in at[:: max(1, (len(at) + 3) // 5)]])
-    ax.yaxis.set_major_formatter(EngFormatter({"flops": "FLOP", "time_s": "s"}.get(what, "B")))
-    ax.tick_params(labelsize=9)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_minor_locator(NullLocator())
-
 # %% ../nbs/14_plot.ipynb #59a28233
 def cache_bytes(cost: ModelCost, context: int, **sizes) -> int:
     "Bytes of the cache after so many tokens in each sequence; sizes are the other fields of the workload"
@@ -740,7 +740,7 @@ def cache_bytes(cost: ModelCost, context: int, **sizes) -> int:
     case, values, _ = cost.case_at(w)
     return whole(cost.record.graph(case).kv_cache_bytes.evaluate(values))
 
-
+# %% ../nbs/14_plot.ipynb #43153515
 def longest_context(
     cost: ModelCost,
     hardware,                # a device or its name
@@ -765,9 +765,40 @@ def _admits(cost: ModelCost, context: int, sizes: dict) -> bool:
     except ModelError:
         return False
 
-# %% ../nbs/14_plot.ipynb #d194dd68
-LINES = (BLUE, ORANGE, GREEN, RED, PINK, SKY, GREY, INK)
+# %% ../nbs/14_plot.ipynb #a85eb612
 CONTEXTS = tuple(2**i for i in range(10, 21))
+
+
+def _fits(last: int, contexts: tuple) -> str:
+    "How many tokens fit, in words: `126,882`"
+    return "too large" if last == 0 else f"{contexts[-1]:,}+" if last >= contexts[-1] else f"{last:,}"
+
+# %% ../nbs/14_plot.ipynb #bb3e75ca
+def _cache_axes(ax, contexts: tuple, hardware) -> None:
+    "Ticks in tokens and bytes; the line of the device"
+    ticks = contexts[:: max(1, len(contexts) // 5)]
+    ax.set_xticks(ticks, [f"{n // 1024:,}k" if n % 1024 == 0 else f"{n:,}" for n in ticks])
+    ax.yaxis.set_major_formatter(EngFormatter("B"))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_minor_locator(NullLocator())
+    if hardware is not None:
+        device = load_hardware(hardware)
+        ax.axhline(device.memory_bytes, color=INK, linewidth=1.4, linestyle="--", zorder=1)
+        ax.annotate(f"{device.title}: {unit(device.memory_bytes, 'B')}", (contexts[0], device.memory_bytes), xytext=(4, 3), textcoords="offset points", fontsize=9)
+
+# %% ../nbs/14_plot.ipynb #71024787
+def _name_ends(ax, ends: list) -> None:
+    "Names at the ends of lines, kept apart, in the colour of the line"
+    dot, right = ax.figure.dpi / 72, ax.get_window_extent().x1
+    spots = sorted((float(ax.transData.transform((x, y))[1]), text, color) for x, y, text, color in ends)
+    lowest = -1e9
+    for y, text, color in spots:
+        lowest = max(y, lowest + 13 * dot)
+        ax.annotate(text, (1, 0), xycoords="axes fraction", xytext=(6, (lowest - ax.get_window_extent().y0) / dot), textcoords="offset points", va="center",
+                    fontsize=8.5, color=color, annotation_clip=False)
+
+# %% ../nbs/14_plot.ipynb #fdb0ca10
+LINES = (BLUE, ORANGE, GREEN, RED, PINK, SKY, GREY, INK)
 
 
 @styled
@@ -798,34 +829,27 @@ def plot_cache(
     ax.set_title(f"KV cache at batch {w.batch_size:,}, {w.kv_bits} bits" + (f"\ncircles: the longest context that fits beside the weights, {w.w_bits} bits" if hardware is not None else ""))
     return ax.figure
 
+# %% ../nbs/14_plot.ipynb #556855c9
+def _per_token(runs: dict, label: str) -> str:
+    "`time per token (ms)` where every run is one token; `time per step (ms)` where it is one token of each of several sequences"
+    one = {run.workload.phase for run in runs.values()} == {"decode"} and label.startswith("time")
+    alone = all(run.workload.batch_size == 1 for run in runs.values())
+    return label.replace("time", "time per token" if alone else "time per step") if one else label
 
-def _fits(last: int, contexts: tuple) -> str:
-    "How many tokens fit, in words: `126,882`"
-    return "too large" if last == 0 else f"{contexts[-1]:,}+" if last >= contexts[-1] else f"{last:,}"
+# %% ../nbs/14_plot.ipynb #926560f9
+def _compared(run: Run, what: str, total: float, said) -> str:
+    "`9.1 ms, 879 tokens/s`; says where it does not fit"
+    w, t = run.workload, run.totals
+    rate = f", {digits(w.batch_size * w.seq_len / total)} tokens/s" if what == "time_s" else ""
+    full = run.hardware is not None and t.weight_bytes + t.kv_cache_bytes > run.hardware.memory_bytes
+    return f"{said(total)}{rate}{'; does not fit' if full else ''}"
 
-# %% ../nbs/14_plot.ipynb #43153515
-def _cache_axes(ax, contexts: tuple, hardware) -> None:
-    "Ticks in tokens and bytes; the line of the device"
-    ticks = contexts[:: max(1, len(contexts) // 5)]
-    ax.set_xticks(ticks, [f"{n // 1024:,}k" if n % 1024 == 0 else f"{n:,}" for n in ticks])
-    ax.yaxis.set_major_formatter(EngFormatter("B"))
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_minor_locator(NullLocator())
-    if hardware is not None:
-        device = load_hardware(hardware)
-        ax.axhline(device.memory_bytes, color=INK, linewidth=1.4, linestyle="--", zorder=1)
-        ax.annotate(f"{device.title}: {unit(device.memory_bytes, 'B')}", (contexts[0], device.memory_bytes), xytext=(4, 3), textcoords="offset points", fontsize=9)
-
-
-def _name_ends(ax, ends: list) -> None:
-    "Names at the ends of lines, kept apart, in the colour of the line"
-    dot, right = ax.figure.dpi / 72, ax.get_window_extent().x1
-    spots = sorted((float(ax.transData.transform((x, y))[1]), text, color) for x, y, text, color in ends)
-    lowest = -1e9
-    for y, text, color in spots:
-        lowest = max(y, lowest + 13 * dot)
-        ax.annotate(text, (1, 0), xycoords="axes fraction", xytext=(6, (lowest - ax.get_window_extent().y0) / dot), textcoords="offset points", va="center",
-                    fontsize=8.5, color=color, annotation_clip=False)
+# %% ../nbs/14_plot.ipynb #81ad29b6
+def _shared(runs: dict) -> str:
+    "What all runs have in common, for a title"
+    parts = [{f(run) for run in runs.values()} for f in (lambda r: r.model.rsplit("/", 1)[-1], lambda r: usage(r.workload), lambda r: r.execution,
+                                                        lambda r: r.hardware.title if r.hardware else "")]
+    return ", ".join(text for (text, *more) in map(sorted, parts) if not more and text)
 
 # %% ../nbs/14_plot.ipynb #7e7d6c09
 @styled
@@ -858,28 +882,6 @@ def plot_comparison(
     _moves(ax, ax.set_title(_shared(runs), pad=26 if legend else 8))
     return ax.figure
 
-# %% ../nbs/14_plot.ipynb #63245c75
-def _per_token(runs: dict, label: str) -> str:
-    "`time per token (ms)` where every run is one token; `time per step (ms)` where it is one token of each of several sequences"
-    one = {run.workload.phase for run in runs.values()} == {"decode"} and label.startswith("time")
-    alone = all(run.workload.batch_size == 1 for run in runs.values())
-    return label.replace("time", "time per token" if alone else "time per step") if one else label
-
-
-def _compared(run: Run, what: str, total: float, said) -> str:
-    "`9.1 ms, 879 tokens/s`; says where it does not fit"
-    w, t = run.workload, run.totals
-    rate = f", {digits(w.batch_size * w.seq_len / total)} tokens/s" if what == "time_s" else ""
-    full = run.hardware is not None and t.weight_bytes + t.kv_cache_bytes > run.hardware.memory_bytes
-    return f"{said(total)}{rate}{'; does not fit' if full else ''}"
-
-
-def _shared(runs: dict) -> str:
-    "What all runs have in common, for a title"
-    parts = [{f(run) for run in runs.values()} for f in (lambda r: r.model.rsplit("/", 1)[-1], lambda r: usage(r.workload), lambda r: r.execution,
-                                                        lambda r: r.hardware.title if r.hardware else "")]
-    return ", ".join(text for (text, *more) in map(sorted, parts) if not more and text)
-
 # %% ../nbs/14_plot.ipynb #51f7bfd8
 SUFFIXES = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # with what says when and by what it was written
 
@@ -891,7 +893,7 @@ def check_suffix(path) -> str:
         raise ModelError(f"a picture is written as {', '.join(SUFFIXES)}, by the end of its name; {str(path)[:100]!r} ends in {suffix or 'none of them'}")
     return suffix
 
-
+# %% ../nbs/14_plot.ipynb #48cfb2ae
 def save(figure: Figure, path) -> None:
     "Write a figure to a file as PNG, SVG or PDF, by the end of its name; raises ModelError for any other"
     suffix = check_suffix(path)
