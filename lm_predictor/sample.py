@@ -100,13 +100,17 @@ def fold_loops(call: Call, sizes: dict) -> None:
         i, period, n = found
         bodies = [events[i + k * period:i + (k + 1) * period] for k in range(n)]
         names = _touched(bodies[0])
-        rename = {b: a for body in bodies[1:] for a, b in zip(names, _touched(body)) if a != b and b in _made(body)}
+        rename = {}
+        for body in bodies[1:]:
+            made = _made(body)
+            rename |= {b: a for a, b in zip(names, _touched(body)) if a != b and b in made}
         loop = Call(call.path, call.module, _line_of(bodies[0][0]), call.file, bodies[0], [], str(n))
         rest = events[i + n * period:]
         _rename(rest, rename)
+        copies = set(rename.values())
         for e in rest:
             for op in [e] if isinstance(e, Op) else [o for o, _ in e.walk()]:
-                _gather(op, set(rename.values()), sizes)
+                _gather(op, copies, sizes)
         events, position = [*events[:i], loop, *rest], i + 1
         keys = [*keys[:i], -len(keys), *keys[i + n * period:]]
     call.events = events

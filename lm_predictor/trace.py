@@ -520,7 +520,7 @@ def _no_warning(*args, **kwargs):
 
 # %% ../nbs/05_trace.ipynb #8b168a51
 CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")  # what forward() calls its cache
-ONE_BY_ONE = ("prophetnet",)  # takes its cache for one new token only: run as a model that keeps none
+ONE_BY_ONE = ("prophetnet", "reformer")  # take their cache for one new token only: run as models that keep none
 
 
 def cache_name(model) -> str:
