@@ -21,18 +21,18 @@ from .source import SourceError, find_class, locate
 from .trust import PROOF, SOURCE, Check
 
 # %% auto #0
-__all__ = ['FIELDS', 'matmul_flops', 'workloads_of', 'counted', 'compare_counted', 'against_counter', 'traced_record',
-           'add_limits', 'tried_below', 'record_values', 'difference', 'compare_case', 'compare_weights',
-           'compare_pairs', 'subtree', 'large_sizes', 'equal', 'expansion', 'split', 'of_config', 'by_itself',
-           'compare_classes', 'sheets_of', 'source_check', 'source_diff', 'model_checks', 'class_checks',
+__all__ = ['FIELDS', 'matmul_flops', 'workloads_of', 'counted', 'compare_counted', 'against_counter', 'difference',
+           'compare_case', 'compare_weights', 'compare_pairs', 'record_values', 'tried_below', 'add_limits',
+           'traced_record', 'subtree', 'large_sizes', 'equal', 'expansion', 'split', 'of_config', 'by_itself',
+           'compare_classes', 'sheets_of', 'source_diff', 'source_check', 'model_checks', 'class_checks',
            'verify_model']
 
-# %% ../nbs/08b_verify.ipynb #10bceb41
+# %% ../nbs/08b_verify.ipynb #4c885de8
 def matmul_flops(graph: Graph, values: dict) -> int:
     "FLOPs in matrix products of one forward, from a record's graph"
     return sum(n.matmul_flops.evaluate(values) * graph.repeat(n.call).evaluate(values) for n in graph.nodes if n.matmul_flops != parse(0))
 
-
+# %% ../nbs/08b_verify.ipynb #a3d096e9
 def workloads_of(record: ModelRecord, values: dict) -> list:
     "Phases and workloads (batch, new tokens, cached tokens) at which a record is compared: one per phase, and both sides of a window's edges"
     found, window = list(WORKLOADS.items()), values.get("sliding_window") or record.window
@@ -49,14 +49,14 @@ def _at_least(record: ModelRecord, phase: str, sizes: tuple) -> tuple:
     least = limits(record.conditions_of(phase))
     return tuple(max(n, least.get(name, (1,))[0]) for name, n in zip(("batch_size", "seq_len", "cache_len"), sizes[:2])) + sizes[2:]
 
-
+# %% ../nbs/08b_verify.ipynb #273390f3
 def counted(config, values: dict, workloads: list) -> list:
     "What torch's counter gives for a config: (phase, values of all symbols, FLOPs in matrix products); `values`: the config's numbers by symbol"
     from lm_predictor.evidence import torch_matmul_flops
     flops = torch_matmul_flops(config, [w for _, w in workloads])
     return [(phase, values | dict(zip(("batch_size", "seq_len", "cache_len"), w)), n) for (phase, w), n in zip(workloads, flops)]
 
-
+# %% ../nbs/08b_verify.ipynb #f51e23f3
 def compare_counted(record: ModelRecord, rows: list, name: str = "") -> list[Check]:
     "A record against what torch's counter gave for one of its checkpoints"
     checks = []
@@ -68,61 +68,121 @@ def compare_counted(record: ModelRecord, rows: list, name: str = "") -> list[Che
         checks.append(Check(f"matmul_flops equals FlopCounterMode: {phase}", ours == theirs, detail))
     return checks
 
-
+# %% ../nbs/08b_verify.ipynb #ff06b4af
 def against_counter(record: ModelRecord, config, values: dict) -> list[Check]:
     "A record against torch's counter; `values` are the config's numbers by symbol"
     workloads = workloads_of(record, values)
     return compare_counted(record, counted(config, values, workloads)) if workloads else []
 
-# %% ../nbs/08b_verify.ipynb #f4bc6f87
-def traced_record(config, progress=None, cases=None) -> tuple:
-    """Trace of a transformers config and its model record, compared with torch's counter; raises TraceError.
+# %% ../nbs/08b_verify.ipynb #0324ea0b
+FIELDS = ("operator", "kind", "call", "line", "helper", "flops", "matmul_flops", "extent")
 
-    From the most general way to the least: all integers of the config symbolic; all but those that the code fixed; those of
-    the workload only; polynomials identified from runs with numbers; the same with every layer. The first whose record the
-    counter confirms is taken.
-    """
-    from lm_predictor.records import model_record
-    from lm_predictor.trace import TraceError, trace_model
-    last, ways, numbers = None, _ways(config, cases, progress), frozenset()
-    while ways:
+
+def _node_difference(a: tuple, b: tuple) -> str:
+    for name, x, y in zip(FIELDS, a, b):
+        if x != y:
+            return f"{name} is {x}, the run has {y}"
+    return f"scores is {a[8]}, the run has {b[8]}" if a[8] not in (None, b[8]) else ""
+
+# %% ../nbs/08b_verify.ipynb #591ded87
+def _tensor_difference(ours: Sheet, theirs: Sheet, a: tuple, b: tuple, same: dict, back: dict) -> str:
+    "What differs in what two operators read and write; `same` and `back` collect which tensors of the two sheets are one"
+    for name, x, y in (("reads", a[9], b[9]), ("writes", a[10], b[10])):
+        x, y = [row for row in x if row[1]], [row for row in y if row[1]]
+        if [n for _, n in x] != [n for _, n in y]:
+            return f"{name} {[n for _, n in x]} elements, the run {[n for _, n in y]}"
+        for (s, _), (t, _) in zip(x, y):
+            if ours.tensors[s] != theirs.tensors[t]:
+                return f"tensor {s} is {ours.tensors[s]} (elements, bytes of each, kind), the run has {theirs.tensors[t]}"
+            if ours.tensors[s][2] != "weight" and (same.setdefault(s, t), back.setdefault(t, s)) != (t, s):
+                return f"{name} tensor {s}, the run another one of that size"
+    return ""
+
+# %% ../nbs/08b_verify.ipynb #223baa27
+def difference(ours: Sheet, theirs: Sheet) -> str:
+    "The first row in which a record's sheet differs from a run's; empty when they are equal"
+    for what, a, b in (("calls", ours.calls, theirs.calls), ("operators", ours.nodes, theirs.nodes)):
+        if len(a) != len(b):
+            return f"{len(a)} {what}, the run has {len(b)}"
+    for i, (a, b) in enumerate(zip(ours.calls, theirs.calls)):
+        if a != b:
+            return f"calls[{i}] is {a}, the run has {b}"
+    same, back = {}, {}
+    for i, (a, b) in enumerate(zip(ours.nodes, theirs.nodes)):
+        found = _node_difference(a, b) or _tensor_difference(ours, theirs, a, b, same, back)
+        if found:
+            return f"nodes[{i}] {a[0]} at line {a[3][1]}: {found}"
+    if same.get(ours.logits, theirs.logits) != theirs.logits:
+        return f"the logits are tensor {ours.logits}, the run returns another one"
+    return "" if ours.kv_cache_bytes == theirs.kv_cache_bytes else f"kv_cache_bytes is {ours.kv_cache_bytes}, the run holds {theirs.kv_cache_bytes}"
+
+# %% ../nbs/08b_verify.ipynb #fd4d2d79
+def compare_case(record: ModelRecord, case: str, evidence) -> Check:
+    "Every figure of every operator of a case, at the numbers of each run"
+    what, runs = f"symbolic equals concrete, per operator: {case}", evidence.runs.get(case, [])
+    for run in runs:
         try:
-            trace = ways.pop(0)()
-            if len(trace.symbols.env.guards) > _GUARDS:
-                raise TraceError(f"{config.model_type}: its code asks {len(trace.symbols.env.guards)} questions about sizes")
-            record = model_record(trace)
-            strange = {str(n) for g in record.cases.values() for node in g.nodes for n in node.flops.names} - {*record.symbols, *WORKLOAD}
-            if strange:
-                raise TraceError(f"{config.model_type}: figures depend on data ({', '.join(sorted(strange))})")
-        except Exception as e:
-            last = e
-            continue
-        values = record_values(record, config)
-        fixed = {n for c in record.conditions if c.names <= set(values) and not c.holds(values) for n in c.names}
-        if fixed:
-            last = TraceError(f"{config.model_type}: a size was fixed at the tracer's hint")
-            more = frozenset(a for a in trace.symbols.relation.attributes if canonical(a) in fixed) - numbers
-            numbers |= more
-            if more and trace.method == "symbolic":
-                ways.insert(0, lambda: trace_model(config, cases, progress, numbers))
-            continue
+            found = difference(sheet_of_graph(record.graph(case), run.values), run)
+        except (FormulaError, LookupError, TypeError) as e:
+            found = " ".join(str(e).split())
+        if found:
+            return Check(what, False, f"{found} (where {', '.join(f'{n}={v}' for n, v in run.values.items())})")
+    return Check(what, bool(runs), f"{len(runs)} runs" if runs else "; ".join(evidence.problems) or "no sizes that its conditions allow were found")
+
+# %% ../nbs/08b_verify.ipynb #07868172
+def compare_weights(record: ModelRecord, evidence) -> Check:
+    "Number and bytes of the weights, and every row of the module tree, against the whole model built with numbers"
+    what = "weights and modules equal the whole model's"
+    for values, parameters, size, modules in evidence.weights:
         try:
-            wrong = [c for c in against_counter(record, config, values) if not c.ok]
-        except Exception as e:  # the counter cannot run this model on the meta device: there is no second road here
-            record.notes = (*record.notes, f"not compared with torch's FlopCounterMode, which cannot run this model without data ({type(e).__name__})")
-            add_limits(record, config, values, trace)
-            return trace, record
-        if not wrong:
-            add_limits(record, config, values, trace)
-            return trace, record
-        last = trace, record, wrong[0]
-    if isinstance(last, Exception):
-        raise last
-    trace, record, wrong = last
-    record.notes = (*record.notes, f"do not rely on these figures: matmul_flops of {wrong.detail}")
-    return trace, record
+            ours = record.parameters.evaluate(values), record.weight_bytes.evaluate(values)
+            rows = [(path, name, n.evaluate(values), own.evaluate(values)) for path, name, n, own in record.modules]
+        except FormulaError as e:
+            return Check(what, False, str(e))
+        if ours != (parameters, size):
+            return Check(what, False, f"{ours[0]} parameters in {ours[1]} bytes, the model has {parameters} in {size}")
+        if rows != modules:
+            wrong = [pair for pair in zip(rows, modules) if pair[0] != pair[1]]
+            return Check(what, False, f"{wrong[0][0]}, the model has {wrong[0][1]}" if wrong else f"{len(rows)} modules, the model has {len(modules)}")
+    return Check(what, bool(evidence.weights))
+
+# %% ../nbs/08b_verify.ipynb #857c12a0
+def _left_alike(ours: list, theirs: list) -> bool:
+    "Whether the pairs of a record's attentions are those of a run; repeated calls are there once, those of unknown masks not at all"
+    if len(ours) == len(theirs):
+        return all(a in (None, b) for a, b in zip(ours, theirs))
+    rest = iter(theirs)
+    return bool(ours) and all(any(a in (None, b) for b in rest) for a, _ in groupby(ours))
+
+
+def compare_pairs(record: ModelRecord, case: str, evidence) -> list[Check]:
+    "The pairs that masks leave, against those that a run on real tensors counted; no check where the record states none"
+    if not any(n.pairs for n in record.graph(case).nodes):
+        return []
+    what, runs = f"pairs under the mask equal a run with data: {case}", evidence.kept.get(case.replace("_all", "").replace("_b1", ""), [])
+    for values, theirs in runs:
+        try:
+            ours = sheet_of_graph(record.graph(case), values).pairs
+        except FormulaError as e:
+            return [Check(what, False, str(e))]
+        if not _left_alike(ours, theirs):
+            return [Check(what, False, f"{ours}, the run left {theirs}")]
+    if not runs and case.replace("_all", "").replace("_b1", "") in evidence.too_large:
+        return [Check(what, True, "too large to run; the pattern of the mask was found with a window of 6 tokens")]
+    return [Check(what, bool(runs), f"{len(runs)} runs" if runs else "; ".join(evidence.problems))]
+
+# %% ../nbs/08b_verify.ipynb #d08bfa31
+def record_values(record: ModelRecord, config) -> dict:
+    "The numbers of a transformers config for the symbols of a record"
+    return {s: int(getattr(text_config(config), about["names"][0], about["default"]) or 0) for s, about in record.symbols.items()}
 
 # %% ../nbs/08b_verify.ipynb #725e817e
+def tried_below(seen: int, smallest: int) -> list[int]:
+    "Sizes below one at which formulas are tried, largest first: every one up to 8, then ever fewer"
+    rows = {*range(smallest, 9), *(2**k + d for k in range(3, 14) for d in (-1, 0, 1)), seen - 1}
+    return sorted((n for n in rows if smallest <= n < seen), reverse=True)
+
+# %% ../nbs/08b_verify.ipynb #9b1645fc
 _SMALLEST = {"decode": {"cache_len": 0}, "prefill": {"seq_len": 2}, "extend": {"cache_len": 1, "seq_len": 2}}
 
 
@@ -153,13 +213,7 @@ def add_limits(record: ModelRecord, config, values: dict, trace) -> None:
             if from_on > smallest:
                 record.case_assumptions[case] = (*record.case_assumptions.get(case, ()), f"{name} >= {from_on}")
 
-
-def tried_below(seen: int, smallest: int) -> list[int]:
-    "Sizes below one at which formulas are tried, largest first: every one up to 8, then ever fewer"
-    rows = {*range(smallest, 9), *(2**k + d for k in range(3, 14) for d in (-1, 0, 1)), seen - 1}
-    return sorted((n for n in rows if smallest <= n < seen), reverse=True)
-
-
+# %% ../nbs/08b_verify.ipynb #43806ac2
 def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
     if not hold(record.conditions_of(case), twin.values | sizes):
         return True  # said already
@@ -168,10 +222,7 @@ def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
     except Exception:  # its code does not run at these sizes
         return False
 
-# %% ../nbs/08b_verify.ipynb #9b1645fc
-_GUARDS = 60  # more conditions than that say that the code works in blocks: polynomials in blocks are clearer
-
-
+# %% ../nbs/08b_verify.ipynb #eb2b5a01
 def _ways(config, cases, progress):
     "Functions that trace a config, the most general first; the last keeps every layer, for code that depends on its number"
     from lm_predictor.config import integers
@@ -180,107 +231,63 @@ def _ways(config, cases, progress):
     return [lambda: trace_model(config, cases, progress), lambda: trace_model(config, cases, progress, frozenset(integers(config))),
             lambda: sample_model(config, cases, progress), lambda: sample_model(config, cases, progress, every_layer=True)]
 
-
-def record_values(record: ModelRecord, config) -> dict:
-    "The numbers of a transformers config for the symbols of a record"
-    return {s: int(getattr(text_config(config), about["names"][0], about["default"]) or 0) for s, about in record.symbols.items()}
-
-# %% ../nbs/08b_verify.ipynb #d96ca900
-FIELDS = ("operator", "kind", "call", "line", "helper", "flops", "matmul_flops", "extent")
+# %% ../nbs/08b_verify.ipynb #ca298e73
+_GUARDS = 60  # more conditions than that say that the code works in blocks: polynomials in blocks are clearer
 
 
-def difference(ours: Sheet, theirs: Sheet) -> str:
-    "The first row in which a record's sheet differs from a run's; empty when they are equal"
-    for what, a, b in (("calls", ours.calls, theirs.calls), ("operators", ours.nodes, theirs.nodes)):
-        if len(a) != len(b):
-            return f"{len(a)} {what}, the run has {len(b)}"
-    for i, (a, b) in enumerate(zip(ours.calls, theirs.calls)):
-        if a != b:
-            return f"calls[{i}] is {a}, the run has {b}"
-    same, back = {}, {}
-    for i, (a, b) in enumerate(zip(ours.nodes, theirs.nodes)):
-        found = _node_difference(a, b) or _tensor_difference(ours, theirs, a, b, same, back)
-        if found:
-            return f"nodes[{i}] {a[0]} at line {a[3][1]}: {found}"
-    if same.get(ours.logits, theirs.logits) != theirs.logits:
-        return f"the logits are tensor {ours.logits}, the run returns another one"
-    return "" if ours.kv_cache_bytes == theirs.kv_cache_bytes else f"kv_cache_bytes is {ours.kv_cache_bytes}, the run holds {theirs.kv_cache_bytes}"
+def _record_of(trace, model_type: str) -> ModelRecord:
+    "The record of a trace; raises TraceError where its code asks too much about sizes, or where figures depend on data"
+    from lm_predictor.records import model_record
+    from lm_predictor.trace import TraceError
+    if len(trace.symbols.env.guards) > _GUARDS:
+        raise TraceError(f"{model_type}: its code asks {len(trace.symbols.env.guards)} questions about sizes")
+    record = model_record(trace)
+    strange = {str(n) for g in record.cases.values() for node in g.nodes for n in node.flops.names} - {*record.symbols, *WORKLOAD}
+    if strange:
+        raise TraceError(f"{model_type}: figures depend on data ({', '.join(sorted(strange))})")
+    return record
 
+# %% ../nbs/08b_verify.ipynb #30a3a695
+def traced_record(config, progress=None, cases=None) -> tuple:
+    """Trace of a transformers config and its model record, compared with torch's counter; raises TraceError.
 
-def _node_difference(a: tuple, b: tuple) -> str:
-    for name, x, y in zip(FIELDS, a, b):
-        if x != y:
-            return f"{name} is {x}, the run has {y}"
-    return f"scores is {a[8]}, the run has {b[8]}" if a[8] not in (None, b[8]) else ""
-
-
-def _tensor_difference(ours: Sheet, theirs: Sheet, a: tuple, b: tuple, same: dict, back: dict) -> str:
-    "What differs in what two operators read and write; `same` and `back` collect which tensors of the two sheets are one"
-    for name, x, y in (("reads", a[9], b[9]), ("writes", a[10], b[10])):
-        x, y = [row for row in x if row[1]], [row for row in y if row[1]]
-        if [n for _, n in x] != [n for _, n in y]:
-            return f"{name} {[n for _, n in x]} elements, the run {[n for _, n in y]}"
-        for (s, _), (t, _) in zip(x, y):
-            if ours.tensors[s] != theirs.tensors[t]:
-                return f"tensor {s} is {ours.tensors[s]} (elements, bytes of each, kind), the run has {theirs.tensors[t]}"
-            if ours.tensors[s][2] != "weight" and (same.setdefault(s, t), back.setdefault(t, s)) != (t, s):
-                return f"{name} tensor {s}, the run another one of that size"
-    return ""
-
-# %% ../nbs/08b_verify.ipynb #dcdfedba
-def compare_case(record: ModelRecord, case: str, evidence) -> Check:
-    "Every figure of every operator of a case, at the numbers of each run"
-    what, runs = f"symbolic equals concrete, per operator: {case}", evidence.runs.get(case, [])
-    for run in runs:
+    From the most general way to the least: all integers of the config symbolic; all but those that the code fixed; those of
+    the workload only; polynomials identified from runs with numbers; the same with every layer. The first whose record the
+    counter confirms is taken.
+    """
+    from lm_predictor.trace import TraceError, trace_model
+    last, ways, numbers = None, _ways(config, cases, progress), frozenset()
+    while ways:
         try:
-            found = difference(sheet_of_graph(record.graph(case), run.values), run)
-        except (FormulaError, LookupError, TypeError) as e:
-            found = " ".join(str(e).split())
-        if found:
-            return Check(what, False, f"{found} (where {', '.join(f'{n}={v}' for n, v in run.values.items())})")
-    return Check(what, bool(runs), f"{len(runs)} runs" if runs else "; ".join(evidence.problems) or "no sizes that its conditions allow were found")
-
-
-def compare_weights(record: ModelRecord, evidence) -> Check:
-    "Number and bytes of the weights, and every row of the module tree, against the whole model built with numbers"
-    what = "weights and modules equal the whole model's"
-    for values, parameters, size, modules in evidence.weights:
+            trace = ways.pop(0)()
+            record = _record_of(trace, config.model_type)
+        except Exception as e:
+            last = e
+            continue
+        values = record_values(record, config)
+        fixed = {n for c in record.conditions if c.names <= set(values) and not c.holds(values) for n in c.names}
+        if fixed:
+            last = TraceError(f"{config.model_type}: a size was fixed at the tracer's hint")
+            more = frozenset(a for a in trace.symbols.relation.attributes if canonical(a) in fixed) - numbers
+            numbers |= more
+            if more and trace.method == "symbolic":
+                ways.insert(0, lambda: trace_model(config, cases, progress, numbers))
+            continue
         try:
-            ours = record.parameters.evaluate(values), record.weight_bytes.evaluate(values)
-            rows = [(path, name, n.evaluate(values), own.evaluate(values)) for path, name, n, own in record.modules]
-        except FormulaError as e:
-            return Check(what, False, str(e))
-        if ours != (parameters, size):
-            return Check(what, False, f"{ours[0]} parameters in {ours[1]} bytes, the model has {parameters} in {size}")
-        if rows != modules:
-            wrong = [pair for pair in zip(rows, modules) if pair[0] != pair[1]]
-            return Check(what, False, f"{wrong[0][0]}, the model has {wrong[0][1]}" if wrong else f"{len(rows)} modules, the model has {len(modules)}")
-    return Check(what, bool(evidence.weights))
-
-
-def _left_alike(ours: list, theirs: list) -> bool:
-    "Whether the pairs of a record's attentions are those of a run; repeated calls are there once, those of unknown masks not at all"
-    if len(ours) == len(theirs):
-        return all(a in (None, b) for a, b in zip(ours, theirs))
-    rest = iter(theirs)
-    return bool(ours) and all(any(a in (None, b) for b in rest) for a, _ in groupby(ours))
-
-
-def compare_pairs(record: ModelRecord, case: str, evidence) -> list[Check]:
-    "The pairs that masks leave, against those that a run on real tensors counted; no check where the record states none"
-    if not any(n.pairs for n in record.graph(case).nodes):
-        return []
-    what, runs = f"pairs under the mask equal a run with data: {case}", evidence.kept.get(case.replace("_all", "").replace("_b1", ""), [])
-    for values, theirs in runs:
-        try:
-            ours = sheet_of_graph(record.graph(case), values).pairs
-        except FormulaError as e:
-            return [Check(what, False, str(e))]
-        if not _left_alike(ours, theirs):
-            return [Check(what, False, f"{ours}, the run left {theirs}")]
-    if not runs and case.replace("_all", "").replace("_b1", "") in evidence.too_large:
-        return [Check(what, True, "too large to run; the pattern of the mask was found with a window of 6 tokens")]
-    return [Check(what, bool(runs), f"{len(runs)} runs" if runs else "; ".join(evidence.problems))]
+            wrong = [c for c in against_counter(record, config, values) if not c.ok]
+        except Exception as e:  # the counter cannot run this model on the meta device: there is no second road here
+            record.notes = (*record.notes, f"not compared with torch's FlopCounterMode, which cannot run this model without data ({type(e).__name__})")
+            add_limits(record, config, values, trace)
+            return trace, record
+        if not wrong:
+            add_limits(record, config, values, trace)
+            return trace, record
+        last = trace, record, wrong[0]
+    if isinstance(last, Exception):
+        raise last
+    trace, record, wrong = last
+    record.notes = (*record.notes, f"do not rely on these figures: matmul_flops of {wrong.detail}")
+    return trace, record
 
 # %% ../nbs/08b_verify.ipynb #6207818f
 def subtree(graph: Graph, call: int) -> Cost:
@@ -295,7 +302,7 @@ def subtree(graph: Graph, call: int) -> Cost:
             rows.append((times, graph.cost(n)))
     return Cost(*(total(t * getattr(c, m) for t, c in rows) for m in ("flops", "matmul_flops", "read", "write")))
 
-
+# %% ../nbs/08b_verify.ipynb #2c8fc4cd
 def large_sizes(names, case: str) -> dict:
     "Large integers, different for every symbol and divisible by small numbers, at which formulas are compared"
     return {n: 840 * (10**6 + 7919 * i) for i, n in enumerate(sorted(names))} | fixed_in(case)
@@ -309,7 +316,7 @@ def equal(ours: Cost, theirs: Cost, case: str) -> bool:
             return False
     return True
 
-
+# %% ../nbs/08b_verify.ipynb #799e63f4
 def expansion(record: ModelRecord, db: Database, cases=None) -> list[Check]:
     "The model's class, expanded from the class records, against its traced operators, in every case"
     checks = []
@@ -329,7 +336,7 @@ def split(text: str) -> tuple:
     direct, counts = split_references(parse(text))
     return direct, tuple(counts.items())
 
-# %% ../nbs/08b_verify.ipynb #d920ed36
+# %% ../nbs/08b_verify.ipynb #3810a2eb
 def of_config(analysis: Analysis) -> bool:
     "Whether a class's parameters are the model's own symbols, rather than what a constructor is given"
     return not any(p.origin.startswith(("constructor", "last dimension")) for p in analysis.parameters)
@@ -341,7 +348,7 @@ def by_itself(analysis: Analysis, model: str = "") -> bool:
     general = [k for k in kernels if all(c.holds({"use": 0}) for c in k.when if c.names == {"use"})]
     return not of_config(analysis) and (bool(general) or not kernels)
 
-
+# %% ../nbs/08b_verify.ipynb #65e5c480
 _bound: dict = {}  # (reference, model) -> (the class's record, arguments by parameter)
 
 
@@ -362,14 +369,14 @@ def _called(formulas, env: dict, model: str, db: Database, where: str) -> dict:
             found[key] = found.get(key, 0) + count.evaluate(env)
     return {k: n for k, n in found.items() if n}
 
-
+# %% ../nbs/08b_verify.ipynb #ed761bac
 def _wrong_arguments(analysis: Analysis, passed: dict, sheet: Sheet, call: int) -> str:
     "What a reference passes that its module does not have; empty when all is right"
     true = sheet.values if of_config(analysis) or passed.get("use") else sheet.built[call] if sheet.built else {}
     name = next((n for n, v in passed.items() if true.get(n, v) != v), "")
     return f"passes {name}={passed[name]} to {analysis.class_name.rsplit('.', 1)[-1]}, which has {true[name]}" if name else ""
 
-
+# %% ../nbs/08b_verify.ipynb #2d04d2e4
 class _Walk:
     "The comparison of class records with one sheet"
 
@@ -451,7 +458,7 @@ class _Walk:
             wrong = f"refers to {name.rsplit('.', 1)[-1]} with {', '.join(f'{n}={v}' for n, v in key[1])}, which does not cost what the call does"
         return wrong, numbers
 
-# %% ../nbs/08b_verify.ipynb #3810a2eb
+# %% ../nbs/08b_verify.ipynb #d815fc53
 def compare_classes(sheet: Sheet, model: str, case: str, db: Database) -> tuple[dict, dict]:
     "Class records against one sheet, from its first call down: ({class: problems}, {class: kernels that were met})"
     walk, problems, met = _Walk(sheet, model, case, db), {}, {}
@@ -467,7 +474,7 @@ def compare_classes(sheet: Sheet, model: str, case: str, db: Database) -> tuple[
         todo += below
     return problems, met
 
-
+# %% ../nbs/08b_verify.ipynb #0d7ccc09
 def sheets_of(record: ModelRecord, case: str, evidence) -> list[Sheet]:
     "The runs of a case, and the record's own graph at numbers too large to run"
     graph = record.graph(case)
@@ -476,22 +483,6 @@ def sheets_of(record: ModelRecord, case: str, evidence) -> list[Sheet]:
     return [*evidence.runs.get(case, []), *evidence.memo[case][1]]
 
 # %% ../nbs/08b_verify.ipynb #3a2fa74a
-def source_check(analysis: Analysis) -> Check:
-    "Whether the installed source of a class is the one that its record was made from; the detail is a diff where it is not"
-    source = analysis.source
-    if not source:
-        return Check(SOURCE, False, "the record names no source")
-    try:
-        now = locate(analysis.class_name)
-    except SourceError as e:
-        return Check(SOURCE, False, str(e))
-    if now.sha256 == source["sha256"]:
-        return Check(SOURCE, True)
-    diff = source_diff(analysis)
-    return Check(SOURCE, False, f"recorded from {source['package']} {source['version']}, installed {now.version}: lines {now.line_start}-{now.line_end} of {now.file} differ"
-                 + (f"\n{diff}" if diff else "; every statement that the record knows is still there"))
-
-
 def source_diff(analysis: Analysis) -> str:
     "A unified diff of the statements that a record knows against what stands in their place in the installed class; empty when all are there"
     file, node = find_class(analysis.class_name)
@@ -518,6 +509,22 @@ def source_diff(analysis: Analysis) -> str:
 def _unindented(text: str) -> str:
     return "\n".join(line.strip() for line in text.splitlines())
 
+# %% ../nbs/08b_verify.ipynb #cf6db6c6
+def source_check(analysis: Analysis) -> Check:
+    "Whether the installed source of a class is the one that its record was made from; the detail is a diff where it is not"
+    source = analysis.source
+    if not source:
+        return Check(SOURCE, False, "the record names no source")
+    try:
+        now = locate(analysis.class_name)
+    except SourceError as e:
+        return Check(SOURCE, False, str(e))
+    if now.sha256 == source["sha256"]:
+        return Check(SOURCE, True)
+    diff = source_diff(analysis)
+    return Check(SOURCE, False, f"recorded from {source['package']} {source['version']}, installed {now.version}: lines {now.line_start}-{now.line_end} of {now.file} differ"
+                 + (f"\n{diff}" if diff else "; every statement that the record knows is still there"))
+
 # %% ../nbs/08b_verify.ipynb #376a9503
 def model_checks(record: ModelRecord, evidence, db: Database):
     "Every check of one model's record, cheapest first"
@@ -531,7 +538,7 @@ def model_checks(record: ModelRecord, evidence, db: Database):
     for case in record.cases:
         yield from expansion(record, db, [case])
 
-
+# %% ../nbs/08b_verify.ipynb #e9531a15
 def class_checks(record: ModelRecord, evidence, db: Database):
     "The comparison of the class records with a model, case by case: (class name, check)"
     met: dict[str, set] = {}
@@ -563,7 +570,7 @@ def _both(compared: tuple, met: dict):
         met.setdefault(name, set()).update(kernels)
     return compared[0].items()
 
-
+# %% ../nbs/08b_verify.ipynb #0181982d
 def verify_model(record: ModelRecord, evidence, db: Database) -> tuple[list[Check], dict[str, list[Check]]]:
     "All checks of a model's record, and of each class in it as far as this model goes"
     own, classes = list(model_checks(record, evidence, db)), {}
