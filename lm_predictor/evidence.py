@@ -29,11 +29,11 @@ from .trace import Call, Op, build, call, constructor_arguments, defaults, fille
 from .values import looked_at
 
 # %% auto #0
-__all__ = ['EDGES', 'SCALES', 'PATIENCE', 'MUCH', 'TOO_MUCH', 'number', 'storage_bytes', 'sheet_of_run', 'built_numbers',
-           'Evidence', 'sized', 'collect', 'Twin', 'collect_alone', 'weigh', 'module_rows', 'run_alone',
+__all__ = ['MUCH', 'TOO_MUCH', 'EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'built_numbers', 'sheet_of_run',
+           'Evidence', 'sized', 'weigh', 'module_rows', 'run_alone', 'Twin', 'collect', 'collect_alone',
            'torch_matmul_flops']
 
-# %% ../nbs/08aa_evidence.ipynb #3a71c204
+# %% ../nbs/08aa_evidence.ipynb #2e9d72b7
 def number(x) -> int | Fraction:
     "A traced size as a number; the experts that are reached, which are data, at their number in BYTES"
     if getattr(x, "free_symbols", None):
@@ -41,14 +41,29 @@ def number(x) -> int | Fraction:
     value = x if isinstance(x, int) else Fraction(str(x))
     return int(value) if value == int(value) else value
 
-
+# %% ../nbs/08aa_evidence.ipynb #bf448aba
 def storage_bytes(storage, values: dict) -> int:
     "Bytes of an element of a recorded storage: 16-bit ones by what they hold, others by their own type"
     if storage.dtype != torch.bfloat16:
         return storage.dtype.itemsize
     return values[{"weight": "w_bytes", "buffer": "w_bytes", "cache": "kv_bytes"}.get(storage.kind, "a_bytes")]
 
+# %% ../nbs/08aa_evidence.ipynb #433bce66
+def built_numbers(event: Call, arguments: dict) -> dict:
+    "The integers and flags that a call's module was built with, and the sizes of its input under the names that such a class's record uses"
+    usual = {n: p.default for n, p in inspect.signature(type(event.module).__init__).parameters.items()}
+    found = {n: int(v) for n, v in (usual | arguments.get(id(event.module), {})).items() if isinstance(v, int)}
+    if event.inputs:
+        shape, dtype = event.inputs[0]
+        sizes = [*map(number, shape), *([] if dtype.is_floating_point else [0])]
+        sizes = [1, *sizes] if len(sizes) == 1 else sizes
+        between = 1
+        for n in sizes[1:-1]:
+            between *= n
+        found |= {"batch_size": sizes[0], "seq_len": between, "num_features": sizes[-1]}
+    return found
 
+# %% ../nbs/08aa_evidence.ipynb #60a9b0df
 def sheet_of_run(recorder, values: dict, arguments: dict) -> Sheet:
     "A folded recording of a run with plain integers; `arguments`: id(module) -> what it was built with"
     sheet, ids, times_of = Sheet(values, [], [], []), {}, {}
@@ -77,21 +92,6 @@ def sheet_of_run(recorder, values: dict, arguments: dict) -> Sheet:
     sheet.tensors = [(number(storages[s].elements), storage_bytes(storages[s], values), storages[s].kind) for s in ids]
     return sheet
 
-
-def built_numbers(event: Call, arguments: dict) -> dict:
-    "The integers and flags that a call's module was built with, and the sizes of its input under the names that such a class's record uses"
-    usual = {n: p.default for n, p in inspect.signature(type(event.module).__init__).parameters.items()}
-    found = {n: int(v) for n, v in (usual | arguments.get(id(event.module), {})).items() if isinstance(v, int)}
-    if event.inputs:
-        shape, dtype = event.inputs[0]
-        sizes = [*map(number, shape), *([] if dtype.is_floating_point else [0])]
-        sizes = [1, *sizes] if len(sizes) == 1 else sizes
-        between = 1
-        for n in sizes[1:-1]:
-            between *= n
-        found |= {"batch_size": sizes[0], "seq_len": between, "num_features": sizes[-1]}
-    return found
-
 # %% ../nbs/08aa_evidence.ipynb #4ac7cc47
 @dataclass
 class Evidence:
@@ -106,12 +106,7 @@ class Evidence:
     problems: list = field(default_factory=list)  # what could not be run, and why
     memo: dict = field(default_factory=dict, repr=False)  # for those who compare with it
 
-
-EDGES = {"decode": ({"cache_len": 0}, {"cache_len": 1}, {"cache_len": 17}, {"cache_len": 4095}), "prefill": ({"seq_len": 2},), "extend": ({"cache_len": 1},)}
-SCALES = ((2, 50), (2, 9), (60, 400))  # of the tokens, new and cached; one set of config numbers for each
-PATIENCE = 30.0  # seconds after which a model that runs slowly is spared the long contexts
-
-
+# %% ../nbs/08aa_evidence.ipynb #cd2aabb0
 def sized(config, values: dict):
     "A copy of a config with the given numbers in place of its integers"
     cut = copy.deepcopy(config)
@@ -119,110 +114,13 @@ def sized(config, values: dict):
         set_attribute(cut, attribute, values.get(canonical(attribute), getattr(text_config(config), attribute)))
     return cut
 
-
-def collect(
-    record: ModelRecord,
-    config,  # a transformers config that the record is about
-    numbers: dict,  # its values by symbol
-    seed: int = 0,
-) -> Evidence:
-    "Evidence about a record's kind of model, from the installed source"
-    rng, evidence, deadline = random.Random(f"{record.id} {seed}"), Evidence(), time.perf_counter() + PATIENCE
-    with defaults():
-        torch.set_default_dtype(torch.bfloat16)
-        for turn, scale in enumerate(SCALES):
-            for attempt in range(3):
-                try:
-                    values = config_sizes(record, numbers, rng) if attempt < 2 else numbers
-                    _run_cases(record, config, values, rng, scale, evidence, deadline, edges=turn == 0)
-                    break
-                except Exception as e:  # the sizes did not suit the model: others are tried, the config's own at last
-                    problem = f"cannot run at {values}: {type(e).__name__}: {' '.join(str(e).split())[:200]}"
-            else:
-                evidence.problems.append(problem)
-        evidence.samples = samples(record, numbers, rng)
-        _count_pairs(record, config, numbers, rng, evidence)
-    return evidence
-
-
-class Twin:
-    "A record's kind of model with plain integers, on tensors without data, one layer of each kind"
-
-    def __init__(self, record: ModelRecord, config, values: dict):
-        self.record, self.values = record, values
-        with torch.device("meta"), constructor_arguments() as self.arguments, _bfloat16():
-            self.model = build(sized(config, values))
-            self.kinds = layer_kinds(self.model, self.model.config)
-            self.weights, self.whole = weigh(self.model), list(shown_modules(self.model))
-            self.names = keep_kinds(self.model, self.model.config, self.kinds)
-            self.state = own_state(self.model)
-            ready(self.model)
-
-    def run(self, case: str, sizes: dict) -> tuple:
-        "One forward of a case at sizes of the workload: its recording and its sheet"
-        for module, held in self.state:
-            vars(module).update(held)
-        with torch.device("meta"), _bfloat16():
-            recorder = run(self.model, sizes["batch_size"], sizes["seq_len"], sizes["cache_len"], "_all" in case)
-        fold(recorder.root, self.names)
-        if self.record.method == "sampled":
-            fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()})
-        return recorder, sheet_of_run(recorder, self.values | BYTES | sizes, self.arguments)
-
-
-    def alone(self, recorder, rng: random.Random) -> dict:
-        "Each class of a recording that is built from numbers, run by itself: see `run_alone`"
-        with torch.device("meta"), _bfloat16():
-            return run_alone(recorder.root, self.arguments, rng)
-
-
-def collect_alone(record: ModelRecord, config, numbers: dict, seed: int = 0) -> dict:
-    "What `collect` finds of classes run by themselves, and nothing else; the same arguments"
-    rng, case = random.Random(f"{record.id} {seed}"), next(iter(record.cases))
-    twin = Twin(record, config, numbers)
-    return twin.alone(twin.run(case, workload_sizes(record, case, numbers, rng))[0], rng)
-
-
-@contextlib.contextmanager
-def _bfloat16():
-    with defaults():
-        torch.set_default_dtype(torch.bfloat16)
-        yield
-
-
-def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline: float, edges: bool) -> None:
-    "One run of each case at one set of config numbers, more at the edges of what a case is"
-    runs: dict[str, list] = {}
-    twin = Twin(record, config, values)
-    rows = module_rows(twin.whole, twin.names, twin.kinds)
-    own = int(bool(getattr(config, "tie_word_embeddings", False)))
-    found = [(values | BYTES | {"tie_word_embeddings": own}, *twin.weights, rows)]
-    if edges:
-        turned = sized(config, values)
-        turned.tie_word_embeddings = not own
-        with torch.device("meta"), _bfloat16():
-            found.append((values | BYTES | {"tie_word_embeddings": 1 - own}, *weigh(build(turned)), rows))
-    for case in record.cases:
-        usual = workload_sizes(record, case, values, rng, scale)
-        tried = [usual] + [usual | e for e in EDGES[case.split("_")[0]] if usual and edges and hold(record.conditions_of(case), values | usual | e)]
-        for sizes in filter(None, tried):
-            if runs.get(case) and time.perf_counter() > deadline:
-                continue
-            recorder, sheet = twin.run(case, sizes)
-            runs.setdefault(case, []).append(sheet)
-            if not evidence.alone:
-                evidence.alone = twin.alone(recorder, rng)
-    for case, sheets in runs.items():
-        evidence.runs.setdefault(case, []).extend(sheets)
-    evidence.weights += found
-
 # %% ../nbs/08aa_evidence.ipynb #53d4fd45
 def weigh(model) -> tuple[int, int]:
     "Number of weights of a model and their bytes, a shared one once"
     weights = list(model.parameters())
     return sum(p.numel() for p in weights), sum(p.numel() * (BYTES["w_bytes"] if p.dtype == torch.bfloat16 else p.element_size()) for p in weights)
 
-
+# %% ../nbs/08aa_evidence.ipynb #65847a23
 def module_rows(whole: list, names: dict, kinds: list) -> list:
     "Rows (path, class, how many, parameters of each) of a whole model, layers of one kind under one path"
     shown = {f"{kept.rpartition('.')[0]}.{layer}": label for kept, (label, _) in names.items() for layer in kinds[int(kept.rpartition(".")[2])]}
@@ -256,7 +154,7 @@ def run_alone(root: Call, arguments: dict, rng: random.Random) -> dict:
                 continue
     return found
 
-
+# %% ../nbs/08aa_evidence.ipynb #6791968b
 def _alone(event: Call, built: dict, rng: random.Random) -> Sheet:
     sizes = {n: rng.randrange(20, 200) for n, v in built.items() if isinstance(v, int) and not isinstance(v, bool) and v > 1}
     shape, dtype = event.inputs[0]
@@ -271,10 +169,66 @@ def _alone(event: Call, built: dict, rng: random.Random) -> Sheet:
     sheet.values |= sheet.built[0] | {"use": 0}
     return sheet
 
+# %% ../nbs/08aa_evidence.ipynb #f42231c1
+@contextlib.contextmanager
+def _bfloat16():
+    with defaults():
+        torch.set_default_dtype(torch.bfloat16)
+        yield
+
+# %% ../nbs/08aa_evidence.ipynb #74cef054
+class Twin:
+    "A record's kind of model with plain integers, on tensors without data, one layer of each kind"
+
+    def __init__(self, record: ModelRecord, config, values: dict):
+        self.record, self.values = record, values
+        with torch.device("meta"), constructor_arguments() as self.arguments, _bfloat16():
+            self.model = build(sized(config, values))
+            self.kinds = layer_kinds(self.model, self.model.config)
+            self.weights, self.whole = weigh(self.model), list(shown_modules(self.model))
+            self.names = keep_kinds(self.model, self.model.config, self.kinds)
+            self.state = own_state(self.model)
+            ready(self.model)
+
+    def run(self, case: str, sizes: dict) -> tuple:
+        "One forward of a case at sizes of the workload: its recording and its sheet"
+        for module, held in self.state:
+            vars(module).update(held)
+        with torch.device("meta"), _bfloat16():
+            recorder = run(self.model, sizes["batch_size"], sizes["seq_len"], sizes["cache_len"], "_all" in case)
+        fold(recorder.root, self.names)
+        if self.record.method == "sampled":
+            fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()})
+        return recorder, sheet_of_run(recorder, self.values | BYTES | sizes, self.arguments)
+
+    def alone(self, recorder, rng: random.Random) -> dict:
+        "Each class of a recording that is built from numbers, run by itself: see `run_alone`"
+        with torch.device("meta"), _bfloat16():
+            return run_alone(recorder.root, self.arguments, rng)
+
 # %% ../nbs/08aa_evidence.ipynb #00a71094
 MUCH, TOO_MUCH = 10**7, 2 * 10**8  # pairs in all sequences of a run: above MUCH one run is made, as small as the case allows; none above TOO_MUCH
 
 
+def _pairs_of(sizes: dict) -> int:
+    return sizes["batch_size"] * (sizes["seq_len"] + sizes["cache_len"]) ** 2
+
+# %% ../nbs/08aa_evidence.ipynb #897834b6
+def _least(sizes: dict, conditions: list, values: dict, rng: random.Random) -> dict:
+    "One sequence, as short as 200 tries find it under the conditions of its case"
+    sizes = sizes | {"batch_size": 1}
+    for _ in range(200):
+        name = rng.choice(("seq_len", "cache_len"))
+        tried = sizes | {name: rng.randrange(min(5, sizes[name]), sizes[name] + 1)}
+        sizes = tried if hold(conditions, values | tried) else sizes
+    return sizes
+
+# %% ../nbs/08aa_evidence.ipynb #00d46b4b
+def _one_head(values: dict) -> dict:
+    "Numbers of a model with one head and no more experts than a token goes to: its masks keep the same pairs"
+    return {n: 1 if n in ("num_heads", "num_kv_heads") else values["num_experts_per_tok"] if n.endswith("_experts") else v for n, v in values.items()}
+
+# %% ../nbs/08aa_evidence.ipynb #b70c94f8
 def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
     cases = {case.replace("_all", "").replace("_b1", "") for case in record.cases if any(n.pairs for n in record.graph(case).nodes)}
     if not cases:
@@ -297,26 +251,71 @@ def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
     except Exception as e:  # whatever a model does not like about the CPU; then its pairs stay unchecked and the check fails
         evidence.problems.append(f"cannot count the pairs that its masks leave: {type(e).__name__}: {' '.join(str(e).split())[:200]}")
 
+# %% ../nbs/08aa_evidence.ipynb #c3333784
+EDGES = {"decode": ({"cache_len": 0}, {"cache_len": 1}, {"cache_len": 17}, {"cache_len": 4095}), "prefill": ({"seq_len": 2},), "extend": ({"cache_len": 1},)}
+SCALES = ((2, 50), (2, 9), (60, 400))  # of the tokens, new and cached; one set of config numbers for each
+PATIENCE = 30.0  # seconds after which a model that runs slowly is spared the long contexts
 
-def _pairs_of(sizes: dict) -> int:
-    return sizes["batch_size"] * (sizes["seq_len"] + sizes["cache_len"]) ** 2
+# %% ../nbs/08aa_evidence.ipynb #815f5bed
+def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline: float, edges: bool) -> None:
+    "One run of each case at one set of config numbers, more at the edges of what a case is"
+    runs: dict[str, list] = {}
+    twin = Twin(record, config, values)
+    rows = module_rows(twin.whole, twin.names, twin.kinds)
+    own = int(bool(getattr(config, "tie_word_embeddings", False)))
+    found = [(values | BYTES | {"tie_word_embeddings": own}, *twin.weights, rows)]
+    if edges:
+        turned = sized(config, values)
+        turned.tie_word_embeddings = not own
+        with torch.device("meta"), _bfloat16():
+            found.append((values | BYTES | {"tie_word_embeddings": 1 - own}, *weigh(build(turned)), rows))
+    for case in record.cases:
+        usual = workload_sizes(record, case, values, rng, scale)
+        tried = [usual] + [usual | e for e in EDGES[case.split("_")[0]] if usual and edges and hold(record.conditions_of(case), values | usual | e)]
+        for sizes in filter(None, tried):
+            if runs.get(case) and time.perf_counter() > deadline:
+                continue
+            recorder, sheet = twin.run(case, sizes)
+            runs.setdefault(case, []).append(sheet)
+            if not evidence.alone:
+                evidence.alone = twin.alone(recorder, rng)
+    for case, sheets in runs.items():
+        evidence.runs.setdefault(case, []).extend(sheets)
+    evidence.weights += found
 
+# %% ../nbs/08aa_evidence.ipynb #41a1a9a4
+def collect(
+    record: ModelRecord,
+    config,  # a transformers config that the record is about
+    numbers: dict,  # its values by symbol
+    seed: int = 0,
+) -> Evidence:
+    "Evidence about a record's kind of model, from the installed source"
+    rng, evidence, deadline = random.Random(f"{record.id} {seed}"), Evidence(), time.perf_counter() + PATIENCE
+    with defaults():
+        torch.set_default_dtype(torch.bfloat16)
+        for turn, scale in enumerate(SCALES):
+            for attempt in range(3):
+                try:
+                    values = config_sizes(record, numbers, rng) if attempt < 2 else numbers
+                    _run_cases(record, config, values, rng, scale, evidence, deadline, edges=turn == 0)
+                    break
+                except Exception as e:  # the sizes did not suit the model: others are tried, the config's own at last
+                    problem = f"cannot run at {values}: {type(e).__name__}: {' '.join(str(e).split())[:200]}"
+            else:
+                evidence.problems.append(problem)
+        evidence.samples = samples(record, numbers, rng)
+        _count_pairs(record, config, numbers, rng, evidence)
+    return evidence
 
-def _least(sizes: dict, conditions: list, values: dict, rng: random.Random) -> dict:
-    "One sequence, as short as 200 tries find it under the conditions of its case"
-    sizes = sizes | {"batch_size": 1}
-    for _ in range(200):
-        name = rng.choice(("seq_len", "cache_len"))
-        tried = sizes | {name: rng.randrange(min(5, sizes[name]), sizes[name] + 1)}
-        sizes = tried if hold(conditions, values | tried) else sizes
-    return sizes
+# %% ../nbs/08aa_evidence.ipynb #03432365
+def collect_alone(record: ModelRecord, config, numbers: dict, seed: int = 0) -> dict:
+    "What `collect` finds of classes run by themselves, and nothing else; the same arguments"
+    rng, case = random.Random(f"{record.id} {seed}"), next(iter(record.cases))
+    twin = Twin(record, config, numbers)
+    return twin.alone(twin.run(case, workload_sizes(record, case, numbers, rng))[0], rng)
 
-
-def _one_head(values: dict) -> dict:
-    "Numbers of a model with one head and no more experts than a token goes to: its masks keep the same pairs"
-    return {n: 1 if n in ("num_heads", "num_kv_heads") else values["num_experts_per_tok"] if n.endswith("_experts") else v for n, v in values.items()}
-
-# %% ../nbs/08aa_evidence.ipynb #46094a8b
+# %% ../nbs/08aa_evidence.ipynb #c04990d8
 def torch_matmul_flops(
     config,  # of transformers
     workloads: list[tuple],  # of (batch size, new tokens, cached tokens)
