@@ -47,6 +47,11 @@ def reachable(class_name: str, db) -> list[str]:
 def _references(k: Kernel) -> tuple[Reference, ...]:
     return tuple(dict.fromkeys(r for c in (k.cost or ()) for r in c.references))
 
+# %% ../nbs/08_expand.ipynb #b64500bd
+def _numbers(given: dict) -> dict:
+    "The arguments that are plain numbers"
+    return {n: f.evaluate({}) for n, f in given.items() if not f.names and not f.references}
+
 # %% ../nbs/08_expand.ipynb #4c9d22bb
 def bind(ref: Reference, analysis: Analysis, where: str, model: str = "", numbers: dict | None = None) -> dict[str, Formula]:
     "Arguments of a reference by parameter name; raises ExpandError saying which are missing or extra"
@@ -75,40 +80,7 @@ def bind(ref: Reference, analysis: Analysis, where: str, model: str = "", number
         raise ExpandError(f"{where}: {short} lacks {', '.join(missing)}; its parameters are {', '.join(declared or sorted(needed))}")
     return given
 
-# %% ../nbs/08_expand.ipynb #77300904
-def expand(
-    class_name: str,  # fully qualified
-    db,  # a Database
-    arguments: dict | None = None,  # parameter -> formula or number; what is not given stays a symbol
-    case: str = "extend",  # which way of running the model (schema.CASE_NAMES)
-    model: str = "",  # id of the model record whose variant of each class to take
-) -> tuple[Kernel, ...]:
-    "The kernels of a class with all references expanded into nested sub_kernels"
-    reachable(class_name, db)
-    analysis = db.get(class_name)
-    names = {n: parse(n) for n in analysis.names()} | {p.name: parse(p.default) for p in analysis.parameters if p.default is not None}
-    given = {n: parse(v) for n, v in (arguments or {}).items()}
-    unknown = sorted(set(given) - set(names) - AMBIENT)
-    if unknown:
-        raise ExpandError(f"{class_name.rsplit('.', 1)[-1]} has no parameter {unknown[0]} (it has {', '.join(sorted(set(names) - AMBIENT))})")
-    return _expand(analysis, names | given, case, model, db)
-
-
-def _numbers(given: dict) -> dict:
-    "The arguments that are plain numbers"
-    return {n: f.evaluate({}) for n, f in given.items() if not f.names and not f.references}
-
-
-def _expand(analysis: Analysis, given: dict, case: str, model: str, db) -> tuple[Kernel, ...]:
-    short = analysis.class_name.rsplit(".", 1)[-1]
-    kernels = []
-    for i, k in enumerate(analysis.variant(model, _numbers(given)).kernels):
-        if (k.phases and case not in k.phases) or not _applies(k, given, f"{short}.kernels[{i}]"):
-            continue
-        kernels.append(_expand_kernel(k, given, case, model, db, f"{short}.kernels[{i}]"))
-    return tuple(kernels)
-
-
+# %% ../nbs/08_expand.ipynb #c463f526
 def _applies(k: Kernel, given: dict, where: str) -> bool:
     for condition in k.when:
         condition = condition.substitute(given)
@@ -118,7 +90,7 @@ def _applies(k: Kernel, given: dict, where: str) -> bool:
             return False
     return True
 
-
+# %% ../nbs/08_expand.ipynb #032ba86a
 def _expand_kernel(k: Kernel, given: dict, case: str, model: str, db, where: str) -> Kernel:
     put = lambda f: f.substitute(given)
     repeat = put(k.repeat)
@@ -138,7 +110,7 @@ def _expand_kernel(k: Kernel, given: dict, case: str, model: str, db, where: str
                           operators=tuple(replace(o, cost=o.cost.map(put)) for o in k.operators)))
     return replace(k, cost=None, repeat=repeat, operators=(), sub_kernels=tuple(sub))
 
-
+# %% ../nbs/08_expand.ipynb #824030ab
 def _call(ref: Reference, counts: list, k: Kernel, given: dict, case: str, model: str, db, where: str) -> Kernel:
     "The expansion of one reference of a kernel, repeated as often as it is added up there: `counts` in flops, matmul_flops, read and write"
     if len({counts[0], *counts[2:]}) > 1:
@@ -148,7 +120,35 @@ def _call(ref: Reference, counts: list, k: Kernel, given: dict, case: str, model
     return Kernel("composite", f"call {ref.class_name}", None, k.line, k.file, k.code, repeat=counts[0].substitute(given),
                   sub_kernels=_expand(child, arguments, case, model, db))
 
+# %% ../nbs/08_expand.ipynb #67256106
+def _expand(analysis: Analysis, given: dict, case: str, model: str, db) -> tuple[Kernel, ...]:
+    short = analysis.class_name.rsplit(".", 1)[-1]
+    kernels = []
+    for i, k in enumerate(analysis.variant(model, _numbers(given)).kernels):
+        if (k.phases and case not in k.phases) or not _applies(k, given, f"{short}.kernels[{i}]"):
+            continue
+        kernels.append(_expand_kernel(k, given, case, model, db, f"{short}.kernels[{i}]"))
+    return tuple(kernels)
 
+# %% ../nbs/08_expand.ipynb #865fdabd
+def expand(
+    class_name: str,  # fully qualified
+    db,  # a Database
+    arguments: dict | None = None,  # parameter -> formula or number; what is not given stays a symbol
+    case: str = "extend",  # which way of running the model (schema.CASE_NAMES)
+    model: str = "",  # id of the model record whose variant of each class to take
+) -> tuple[Kernel, ...]:
+    "The kernels of a class with all references expanded into nested sub_kernels"
+    reachable(class_name, db)
+    analysis = db.get(class_name)
+    names = {n: parse(n) for n in analysis.names()} | {p.name: parse(p.default) for p in analysis.parameters if p.default is not None}
+    given = {n: parse(v) for n, v in (arguments or {}).items()}
+    unknown = sorted(set(given) - set(names) - AMBIENT)
+    if unknown:
+        raise ExpandError(f"{class_name.rsplit('.', 1)[-1]} has no parameter {unknown[0]} (it has {', '.join(sorted(set(names) - AMBIENT))})")
+    return _expand(analysis, names | given, case, model, db)
+
+# %% ../nbs/08_expand.ipynb #c0d37398
 def cost_of(kernels) -> Cost:
     "The sum of an expanded tree, as formulas"
     rows = list(_leaves(kernels, parse(1)))
