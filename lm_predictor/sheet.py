@@ -17,7 +17,7 @@ from .schema import REGIONS
 __all__ = ['BYTES', 'WORKLOADS', 'Sheet', 'sheet_of_graph', 'fixed_in', 'hold', 'case_of', 'settled', 'limits', 'draw',
            'config_sizes', 'workload_sizes', 'samples']
 
-# %% ../nbs/08a_sheet.ipynb #c8b8a54c
+# %% ../nbs/08a_sheet.ipynb #8a566687
 @dataclass
 class Sheet:
     "One forward in numbers"
@@ -49,7 +49,7 @@ class Sheet:
         "FLOPs, the part of them in matrix products, bytes read, bytes written by one execution of an operator"
         return node[5], node[6], *(sum(n * self.tensors[t][1] for t, n in rows) for rows in node[9:11])
 
-
+# %% ../nbs/08a_sheet.ipynb #723f2bc0
 def sheet_of_graph(graph: Graph, values: dict) -> Sheet:
     "A graph's formulas at numbers; raises FormulaError where a name has none"
     known = {}
@@ -71,29 +71,29 @@ def sheet_of_graph(graph: Graph, values: dict) -> Sheet:
 BYTES = {"w_bytes": 7, "a_bytes": 11, "kv_bytes": 13, "active_experts": 17}  # no format has these widths; the experts reached are data too
 WORKLOADS = {"prefill": (3, 17, 0), "decode": (3, 1, 33), "extend": (3, 5, 33)}  # batch, new tokens, cached tokens: where torch counts
 
-
+# %% ../nbs/08a_sheet.ipynb #4591c8c4
 def fixed_in(case: str) -> dict:
     "The workload symbols that have one value in a case"
     phase = {"seq_len": 1} if case.startswith("decode") else {"cache_len": 0} if case.startswith("prefill") else {}
     return phase | ({"batch_size": 1} if "_b1" in case else {})
 
-
+# %% ../nbs/08a_sheet.ipynb #e41d8073
 def hold(conditions, values: dict) -> bool:
     "Whether every condition whose names all have values is true"
     return all(c.holds(values) for c in conditions if c.names <= set(values))
 
-
+# %% ../nbs/08a_sheet.ipynb #80e45fb3
 def case_of(record: ModelRecord, name: str, values: dict) -> str:
     "The case of that name, or of that name in a region of the window, whose conditions hold at the values; empty when there is none"
     names = [f"{name}{region}" for region in REGIONS["extend"]]
     return next((n for n in names if n in record.cases and hold(record.conditions_of(n), values)), "")
 
-
+# %% ../nbs/08a_sheet.ipynb #b6c4ce5d
 def settled(record: ModelRecord) -> set:
     "The symbols that a record's assumptions fix to numbers"
     return {str(c.left) for c in record.conditions if c.relation == "==" and c.left.op == "name" and c.right.op == "number"}
 
-
+# %% ../nbs/08a_sheet.ipynb #b9f97ea3
 def limits(conditions) -> dict:
     "The least and the largest number that conditions leave to a symbol (`vocab_size > 199999`): {name: (least, largest or None)}"
     found: dict[str, tuple] = {}
@@ -108,7 +108,7 @@ def limits(conditions) -> dict:
             found[str(c.left)] = low, high
     return found
 
-
+# %% ../nbs/08a_sheet.ipynb #54e914e9
 def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
     "Random sizes for the symbols of a record, multiples of `step` where that is usual, `much` times larger"
     kv, half = rng.randrange(3, 14) * much, rng.randrange(5, 12) * step * much
@@ -131,7 +131,7 @@ def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
         sizes["num_layers"] = rng.randrange(2, 200)
     return {n: v for n, v in sorted(sizes.items()) if n in record.symbols}
 
-
+# %% ../nbs/08a_sheet.ipynb #4402dda2
 def config_sizes(record: ModelRecord, numbers: dict, rng: random.Random, much: int = 1) -> dict:
     "Numbers for a record's symbols that its assumptions allow; those of a config (`numbers`) where chance finds no others"
     conditions, fixed = [c for c in record.conditions if not c.names & {"batch_size", "seq_len", "cache_len"}], settled(record)
@@ -141,7 +141,7 @@ def config_sizes(record: ModelRecord, numbers: dict, rng: random.Random, much: i
             return values
     return dict(numbers)
 
-
+# %% ../nbs/08a_sheet.ipynb #fddabbd4
 def workload_sizes(record: ModelRecord, case: str, values: dict, rng: random.Random, scale: tuple = (2, 50)) -> dict | None:
     "Random sizes of a case's workload that its conditions allow at the config's `values`, of the given scale if there are any; None if there are none at all"
     conditions = [c for c in record.conditions_of(case) if c.names <= values.keys() | {"batch_size", "seq_len", "cache_len"}]
@@ -152,6 +152,7 @@ def workload_sizes(record: ModelRecord, case: str, values: dict, rng: random.Ran
             return sizes
     return None
 
+# %% ../nbs/08a_sheet.ipynb #16b67f34
 def samples(record: ModelRecord, numbers: dict, rng: random.Random) -> dict:
     "Numbers too large to run, at which a record's formulas are compared with other formulas: {case: [values]}, few and many tokens"
     found: dict[str, list] = {}
