@@ -25,10 +25,15 @@ from .verify import of_config
 from .source import locate, source_file
 
 # %% auto #0
-__all__ = ['FIGURES', 'schema_problems', 'kernel_rows', 'formula_problems', 'source_problems', 'sizes_for', 'Line', 'lines_at',
-           'call_cost', 'trace_problems', 'covered', 'sanity_problems', 'document_problems', 'Checker']
+__all__ = ['FIGURES', 'schema_problems', 'kernel_rows', 'formula_problems', 'source_problems', 'sizes_for', 'Line', 'call_cost',
+           'lines_at', 'covered', 'trace_problems', 'sanity_problems', 'document_problems', 'Checker']
 
-# %% ../nbs/08c_check.ipynb #29b8d6ce
+# %% ../nbs/08c_check.ipynb #dd8bbf7c
+def _short(text: str, limit: int = 240) -> str:
+    text = " ".join(str(text).split())
+    return text if len(text) <= limit else f"{text[:limit - 3]}..."
+
+# %% ../nbs/08c_check.ipynb #bf6282f7
 def schema_problems(text: str) -> tuple[dict | None, list[Problem]]:
     "The parsed JSON, None where it is none, and what breaks the schema"
     import jsonschema
@@ -41,42 +46,20 @@ def schema_problems(text: str) -> tuple[dict | None, list[Problem]]:
     errors = sorted(jsonschema.Draft202012Validator(agent_schema()).iter_errors(data), key=lambda e: (list(map(str, e.absolute_path)), e.message))
     return data, [Problem(e.json_path, "schema", _short(e.message)) for e in errors]
 
-
-def _short(text: str, limit: int = 240) -> str:
-    text = " ".join(str(text).split())
-    return text if len(text) <= limit else f"{text[:limit - 3]}..."
-
-# %% ../nbs/08c_check.ipynb #c5616d51
+# %% ../nbs/08c_check.ipynb #63a8ceec
 def kernel_rows(data: dict) -> list[tuple[str, dict]]:
     "Every kernel with its JSON path, those of variants included"
     rows = [(f"$.kernels[{i}]", k) for i, k in enumerate(data["kernels"])]
     return rows + [(f"$.variants[{j}].kernels[{i}]", k) for j, v in enumerate(data.get("variants", ())) for i, k in enumerate(v["kernels"])]
 
-
-def formula_problems(data: dict, db: Database, packages: tuple = ("torch", "transformers")) -> list[Problem]:
-    "What is wrong with the formulas, conditions and references of a JSON that fits the schema; packages: whose classes may be referred to"
-    known, found = {p["name"] for p in data["parameters"]} | set(_WORKLOAD), []
-    for path, k in kernel_rows(data):
-        figures = {"flops": k["flops"], "matmul_flops": k["matmul_flops"], "memory_access.read": k["memory_access"]["read"], "memory_access.write": k["memory_access"]["write"]}
-        parsed = {name: _parsed(parse, text, known, f"{path}.{name}", found) for name, text in (figures | {"repeat": k.get("repeat", 1)}).items()}
-        for i, text in enumerate(k.get("when", ())):
-            _parsed(parse_condition, text, known, f"{path}.when[{i}]", found)
-        if None not in parsed.values():
-            del parsed["repeat"]
-            found += _reference_problems(path, k["kernel_type"], parsed, db, packages)
-    for path, texts in (("$", data.get("assumptions", ())), *((f"$.variants[{j}]", v["assumptions"]) for j, v in enumerate(data.get("variants", ())))):
-        for i, text in enumerate(texts):
-            _parsed(parse_condition, text, None, f"{path}.assumptions[{i}]", found)
-    return found
-
-
+# %% ../nbs/08c_check.ipynb #c74ce131
 def _parsed(read: Callable, text, known, path: str, found: list):
     try:
         return read(text, known=known)
     except FormulaError as e:
         found.append(Problem(path, "formula", _short(str(e))))
 
-
+# %% ../nbs/08c_check.ipynb #98e01949
 def _reference_problems(path: str, kind: str, figures: dict, db: Database, packages: tuple) -> list[Problem]:
     found, counts = [], {}
     for name, formula in figures.items():
@@ -111,6 +94,23 @@ def _reference_problems(path: str, kind: str, figures: dict, db: Database, packa
 def _brief(ref) -> str:
     return _short(str(ref), 80)
 
+# %% ../nbs/08c_check.ipynb #8157876b
+def formula_problems(data: dict, db: Database, packages: tuple = ("torch", "transformers")) -> list[Problem]:
+    "What is wrong with the formulas, conditions and references of a JSON that fits the schema; packages: whose classes may be referred to"
+    known, found = {p["name"] for p in data["parameters"]} | set(_WORKLOAD), []
+    for path, k in kernel_rows(data):
+        figures = {"flops": k["flops"], "matmul_flops": k["matmul_flops"], "memory_access.read": k["memory_access"]["read"], "memory_access.write": k["memory_access"]["write"]}
+        parsed = {name: _parsed(parse, text, known, f"{path}.{name}", found) for name, text in (figures | {"repeat": k.get("repeat", 1)}).items()}
+        for i, text in enumerate(k.get("when", ())):
+            _parsed(parse_condition, text, known, f"{path}.when[{i}]", found)
+        if None not in parsed.values():
+            del parsed["repeat"]
+            found += _reference_problems(path, k["kernel_type"], parsed, db, packages)
+    for path, texts in (("$", data.get("assumptions", ())), *((f"$.variants[{j}]", v["assumptions"]) for j, v in enumerate(data.get("variants", ())))):
+        for i, text in enumerate(texts):
+            _parsed(parse_condition, text, None, f"{path}.assumptions[{i}]", found)
+    return found
+
 # %% ../nbs/08c_check.ipynb #caee07d7
 def source_problems(data: dict, file: str, where: Callable) -> list[Problem]:
     "Kernels whose line and code are not those of the source; where: path in the box -> path on this machine, raises ValueError"
@@ -131,6 +131,32 @@ def source_problems(data: dict, file: str, where: Callable) -> list[Problem]:
     return found
 
 # %% ../nbs/08c_check.ipynb #61564103
+def _widths(seed: int) -> dict:
+    return {"w_bytes": 3, "a_bytes": 5, "kv_bytes": 7} if seed == 0 else {"w_bytes": 11 + seed, "a_bytes": 17 + seed, "kv_bytes": 29 + seed}
+
+
+def _by_case(case: str, rng: random.Random) -> dict:
+    found = {"seq_len": 1} if case.startswith("decode") else {"cache_len": 0} if case.startswith("prefill") else {}
+    found |= {"batch_size": 1} if case.endswith("_b1") or "_b1_" in case else {}
+    found |= {"sliding_window": 3} if case.endswith(("_over", "_past")) else {"sliding_window": 5000 + rng.randrange(100)}
+    return found
+
+# %% ../nbs/08c_check.ipynb #0a6ffed1
+def _settle(conditions: list, values: dict, fixed: dict) -> None:
+    "Change numbers so that conditions `a == b` and `a % b == 0` hold; b may depend on a number that is changed too, hence twice"
+    equal = [c for c in conditions if c.relation == "=="]
+    for _ in range(2):
+        for c in equal:
+            if c.left.op == "name" and c.left.args[0] not in fixed:
+                values[c.left.args[0]] = c.right.evaluate(values)
+        multiples = {}
+        for c in equal:
+            if c.left.op == "%" and c.left.args[0].op == "name" and c.right.evaluate(values) == 0:
+                multiples.setdefault(c.left.args[0].args[0], []).append(c.left.args[1].evaluate(values))
+        for name in sorted(multiples.keys() - fixed.keys()):
+            values[name] = math.lcm(*multiples[name]) * (2 + len(name) % 3)
+
+# %% ../nbs/08c_check.ipynb #402d691b
 def sizes_for(names, assumptions, case: str, fixed: dict, seed: int = 0) -> dict | None:
     "Numbers for these names in one case, that fit conditions (schema texts); seed 0 gives small ones, to show; None where none fit"
     rng, conditions = random.Random(f"{seed} {case}"), [parse_condition(a) for a in assumptions]
@@ -146,32 +172,6 @@ def sizes_for(names, assumptions, case: str, fixed: dict, seed: int = 0) -> dict
         if all(c.holds(values) for c in conditions):
             return values
     return None
-
-
-def _widths(seed: int) -> dict:
-    return {"w_bytes": 3, "a_bytes": 5, "kv_bytes": 7} if seed == 0 else {"w_bytes": 11 + seed, "a_bytes": 17 + seed, "kv_bytes": 29 + seed}
-
-
-def _by_case(case: str, rng: random.Random) -> dict:
-    found = {"seq_len": 1} if case.startswith("decode") else {"cache_len": 0} if case.startswith("prefill") else {}
-    found |= {"batch_size": 1} if case.endswith("_b1") or "_b1_" in case else {}
-    found |= {"sliding_window": 3} if case.endswith(("_over", "_past")) else {"sliding_window": 5000 + rng.randrange(100)}
-    return found
-
-
-def _settle(conditions: list, values: dict, fixed: dict) -> None:
-    "Change numbers so that conditions `a == b` and `a % b == 0` hold; b may depend on a number that is changed too, hence twice"
-    equal = [c for c in conditions if c.relation == "=="]
-    for _ in range(2):
-        for c in equal:
-            if c.left.op == "name" and c.left.args[0] not in fixed:
-                values[c.left.args[0]] = c.right.evaluate(values)
-        multiples = {}
-        for c in equal:
-            if c.left.op == "%" and c.left.args[0].op == "name" and c.right.evaluate(values) == 0:
-                multiples.setdefault(c.left.args[0].args[0], []).append(c.left.args[1].evaluate(values))
-        for name in sorted(multiples.keys() - fixed.keys()):
-            values[name] = math.lcm(*multiples[name]) * (2 + len(name) % 3)
 
 # %% ../nbs/08c_check.ipynb #aa06da9d
 FIGURES = ("flops", "matmul_flops", "memory_access.read", "memory_access.write")
@@ -191,7 +191,27 @@ class Line:
         "Its four figures, calls included"
         return tuple(own + sum(c[m] for c in self.called.values()) for m, own in enumerate(self.own))
 
+# %% ../nbs/08c_check.ipynb #0de821ea
+def call_cost(ref, values: dict, case: str, db: Database, model: str, memo: dict) -> tuple | None:
+    "What one call costs at given numbers; None where its class, or one that it calls, has no analysis"
+    if ref.class_name not in db:
+        return None
+    child = db.get(ref.class_name)
+    model = model if any(model in v.models for v in child.variants) else ""
+    given = {n: f.evaluate(values) for n, f in bind(ref, child, ref.class_name.rsplit(".", 1)[-1], model).items()}
+    key = ref.class_name, tuple(sorted(given.items())), case, model, tuple(values[n] for n in sorted(AMBIENT))
+    if key not in memo:
+        given = {n: v for n, v in given.items() if n in child.names() or any(p.name == n for p in child.parameters)}
+        try:
+            tree = expand(ref.class_name, db, given, case, model)
+            memo[key] = tuple(f.evaluate(values) for f in cost_of(tree))
+        except ExpandError as e:
+            if "no analysis of" not in str(e):
+                raise
+            memo[key] = None
+    return memo[key]
 
+# %% ../nbs/08c_check.ipynb #494edb04
 def lines_at(variant: Variant, values: dict, case: str, db: Database, file: str, model: str = "", memo: dict | None = None) -> dict:
     "The lines of a variant's kernels at given numbers: {(file, line): Line}; raises FormulaError or ExpandError"
     found = {}
@@ -212,57 +232,19 @@ def lines_at(variant: Variant, values: dict, case: str, db: Database, file: str,
                     line.called.setdefault(ref.class_name, [0, 0, 0, 0])[m] += n * cost[m]
     return found
 
-
-def call_cost(ref, values: dict, case: str, db: Database, model: str, memo: dict) -> tuple | None:
-    "What one call costs at given numbers; None where its class, or one that it calls, has no analysis"
-    if ref.class_name not in db:
-        return None
-    child = db.get(ref.class_name)
-    model = model if any(model in v.models for v in child.variants) else ""
-    given = {n: f.evaluate(values) for n, f in bind(ref, child, ref.class_name.rsplit(".", 1)[-1], model).items()}
-    key = ref.class_name, tuple(sorted(given.items())), case, model, tuple(values[n] for n in sorted(AMBIENT))
-    if key not in memo:
-        given = {n: v for n, v in given.items() if n in child.names() or any(p.name == n for p in child.parameters)}
-        try:
-            tree = expand(ref.class_name, db, given, case, model)
-            memo[key] = tuple(f.evaluate(values) for f in cost_of(tree))
-        except ExpandError as e:
-            if "no analysis of" not in str(e):
-                raise
-            memo[key] = None
-    return memo[key]
-
-# %% ../nbs/08c_check.ipynb #953bfab4
-def trace_problems(analysis: Analysis, trace: Analysis, db: Database, seed: int = 0) -> list[Problem]:
-    """Where an analysis's numbers differ from those of the trace, in every case and variant, line by line.
-
-    seed 0: at the sizes that may be shown, numbers included. Another seed: at held-back sizes, without numbers.
-    """
-    found, file, memo = {}, (trace.source or {}).get("file", ""), {}
-    for same in _alike(_told(trace)):  # of variants that hold under the same conditions, one must agree
-        each = [[p for case, values in _points(v, analysis, trace, seed) for p in _compared(analysis, v, values, case, db, file, seed == 0, memo)] for v in same]
-        for p in min(each, key=len):
-            found.setdefault((p.path, p.rule), p)
-    return list(found.values())
-
-
+# %% ../nbs/08c_check.ipynb #278df2eb
 def _alike(variants) -> list[list[Variant]]:
     groups = {}
     for v in variants:
         groups.setdefault(frozenset(v.assumptions), []).append(v)
     return list(groups.values())
 
-
+# %% ../nbs/08c_check.ipynb #08676ccc
 def _told(trace: Analysis) -> tuple:
     "The variants of a trace that an analysis is compared with: of a class built from numbers, the general one"
     return trace.variants if of_config(trace) else trace.variants[:1]
 
-
-def covered(analysis: Analysis, trace: Analysis) -> bool:
-    "Whether there are sizes at which every variant of a trace was compared; where none fit its conditions, nothing was said"
-    return all(any(True for _ in _points(v, analysis, trace, seed)) for v in _told(trace) for seed in (0, 1, 2))
-
-
+# %% ../nbs/08c_check.ipynb #ea8af609
 def _points(variant: Variant, analysis: Analysis, trace: Analysis, seed: int):
     "Cases and numbers at which a variant is compared: every case that its kernels tell apart, every flag on and off"
     names = variant.names() | analysis.names() | {p.name for p in trace.parameters}
@@ -276,28 +258,12 @@ def _points(variant: Variant, analysis: Analysis, trace: Analysis, seed: int):
             if values:
                 yield case, values
 
+# %% ../nbs/08c_check.ipynb #81919cc1
+def covered(analysis: Analysis, trace: Analysis) -> bool:
+    "Whether there are sizes at which every variant of a trace was compared; where none fit its conditions, nothing was said"
+    return all(any(True for _ in _points(v, analysis, trace, seed)) for v in _told(trace) for seed in (0, 1, 2))
 
-def _compared(analysis: Analysis, variant: Variant, values: dict, case: str, db: Database, file: str, shown: bool, memo: dict):
-    model = next(iter(variant.models), "")
-    theirs = lines_at(variant, values, case, db, file, model, memo)
-    try:
-        own = analysis.variant(values=values)
-    except SchemaError:
-        yield Problem("$.variants", "trace", f"there is no variant for {', '.join(variant.assumptions)}")
-        return
-    start = "$" if own is analysis.variants[0] else f"$.variants[{analysis.variants.index(own) - 1}]"
-    try:
-        ours = lines_at(own, values, case, db, file, model, memo)
-    except (FormulaError, ExpandError, SchemaError) as e:
-        yield Problem(f"{start}.kernels", "trace", _short(str(e)))
-        return
-    names = own.names() | variant.names()
-    where = f"in case {case} at " + " ".join(f"{n}={values[n]}" for n in sorted(names) if n in values) if shown else f"in case {case} at sizes that are not shown"
-    assumed = f" (the trace assumes {', '.join(variant.assumptions)})" if own.names() - variant.names() - set(_WORKLOAD) and variant.assumptions else ""
-    for place in sorted(theirs.keys() | ours.keys()):
-        yield from _line_problems(f"{start}.kernels", place, ours.get(place, Line()), theirs.get(place, Line()), where + assumed, shown)
-
-
+# %% ../nbs/08c_check.ipynb #411bfda6
 def _line_problems(start: str, place: tuple, ours: Line, theirs: Line, where: str, shown: bool):
     numbers = lambda mine, its: f"gives {_number(mine)} {where}; the trace counted {_number(its)}" if shown else f"differs from the trace {where}"
     line = f"line {place[1]} of {place[0].rsplit('/', 1)[-1]}"
@@ -323,21 +289,41 @@ def _line_problems(start: str, place: tuple, ours: Line, theirs: Line, where: st
 def _number(x) -> str:
     return f"{x:,}".replace(",", "") if isinstance(x, int) else str(x)
 
+# %% ../nbs/08c_check.ipynb #eeab851b
+def _compared(analysis: Analysis, variant: Variant, values: dict, case: str, db: Database, file: str, shown: bool, memo: dict):
+    model = next(iter(variant.models), "")
+    theirs = lines_at(variant, values, case, db, file, model, memo)
+    try:
+        own = analysis.variant(values=values)
+    except SchemaError:
+        yield Problem("$.variants", "trace", f"there is no variant for {', '.join(variant.assumptions)}")
+        return
+    start = "$" if own is analysis.variants[0] else f"$.variants[{analysis.variants.index(own) - 1}]"
+    try:
+        ours = lines_at(own, values, case, db, file, model, memo)
+    except (FormulaError, ExpandError, SchemaError) as e:
+        yield Problem(f"{start}.kernels", "trace", _short(str(e)))
+        return
+    names = own.names() | variant.names()
+    where = f"in case {case} at " + " ".join(f"{n}={values[n]}" for n in sorted(names) if n in values) if shown else f"in case {case} at sizes that are not shown"
+    assumed = f" (the trace assumes {', '.join(variant.assumptions)})" if own.names() - variant.names() - set(_WORKLOAD) and variant.assumptions else ""
+    for place in sorted(theirs.keys() | ours.keys()):
+        yield from _line_problems(f"{start}.kernels", place, ours.get(place, Line()), theirs.get(place, Line()), where + assumed, shown)
+
+# %% ../nbs/08c_check.ipynb #bf7f8fda
+def trace_problems(analysis: Analysis, trace: Analysis, db: Database, seed: int = 0) -> list[Problem]:
+    """Where an analysis's numbers differ from those of the trace, in every case and variant, line by line.
+
+    seed 0: at the sizes that may be shown, numbers included. Another seed: at held-back sizes, without numbers.
+    """
+    found, file, memo = {}, (trace.source or {}).get("file", ""), {}
+    for same in _alike(_told(trace)):  # of variants that hold under the same conditions, one must agree
+        each = [[p for case, values in _points(v, analysis, trace, seed) for p in _compared(analysis, v, values, case, db, file, seed == 0, memo)] for v in same]
+        for p in min(each, key=len):
+            found.setdefault((p.path, p.rule), p)
+    return list(found.values())
+
 # %% ../nbs/08c_check.ipynb #31c32c6a
-def sanity_problems(analysis: Analysis, db: Database, seed: int = 0) -> list[Problem]:
-    "What cannot be right whatever the class does: signs, dimensions, growth"
-    found = []
-    for j, variant in enumerate(analysis.variants):
-        start = "$" if j == 0 else f"$.variants[{j - 1}]"
-        values = sizes_for(variant.names(), variant.assumptions, "extend", {}, seed)
-        for i, k in enumerate(variant.kernels if values else ()):
-            try:
-                found += _strange(f"{start}.kernels[{i}]", k, values)
-            except FormulaError as e:
-                found.append(Problem(f"{start}.kernels[{i}]", "sanity", _short(str(e))))
-    return found
-
-
 def _strange(path: str, k, values: dict):
     own = [split_references(f)[0] for f in k.cost]
     numbers = [f.evaluate(values) for f in own]
@@ -354,6 +340,20 @@ def _strange(path: str, k, values: dict):
         yield Problem(f"{path}.matmul_flops", "sanity", "is more than flops")
     if numbers[0] and not (numbers[2] and numbers[3]) and not k.cost.flops.references:
         yield Problem(f"{path}.memory_access", "sanity", "computes, but reads or writes nothing")
+
+# %% ../nbs/08c_check.ipynb #e374bd7f
+def sanity_problems(analysis: Analysis, db: Database, seed: int = 0) -> list[Problem]:
+    "What cannot be right whatever the class does: signs, dimensions, growth"
+    found = []
+    for j, variant in enumerate(analysis.variants):
+        start = "$" if j == 0 else f"$.variants[{j - 1}]"
+        values = sizes_for(variant.names(), variant.assumptions, "extend", {}, seed)
+        for i, k in enumerate(variant.kernels if values else ()):
+            try:
+                found += _strange(f"{start}.kernels[{i}]", k, values)
+            except FormulaError as e:
+                found.append(Problem(f"{start}.kernels[{i}]", "sanity", _short(str(e))))
+    return found
 
 # %% ../nbs/08c_check.ipynb #726cf883
 def document_problems(text: str, data: dict) -> list[Problem]:
