@@ -26,7 +26,7 @@ def convention_of(operator: str) -> str:
     kind = RULES[name][0] if name in RULES else "pointwise"
     return _KEYS.get(kind, "")
 
-
+# %% ../nbs/08d_compare.ipynb #3a3fc650
 def convention_note(difference, operators: list) -> str:
     "The other convention that explains a difference of FLOPs; operators: (name, (flops, matmul_flops, read, write))"
     for key, ours in CONVENTION.items():
@@ -37,7 +37,7 @@ def convention_note(difference, operators: list) -> str:
             return f"counts {key} as {int(other)}, here it is {ours}" + (f" (as {', '.join(named)})" if named else "")
     return ""
 
-
+# %% ../nbs/08d_compare.ipynb #0e0f268d
 def operator_note(difference, operators: list, figure: int) -> str:
     "The operators, at most three, whose figure is the difference"
     rows = [(name.removeprefix("aten.").split(".")[0], c[figure]) for name, c in operators if c[figure]]
@@ -47,7 +47,29 @@ def operator_note(difference, operators: list, figure: int) -> str:
                 return f"{'without' if difference < 0 else 'twice'} {' + '.join(name for name, _ in chosen)}"
     return ""
 
-# %% ../nbs/08d_compare.ipynb #3a3fc650
+# %% ../nbs/08d_compare.ipynb #dbe00c32
+def _calls(a: Line, b: Line):
+    for name in sorted(a.calls.keys() | b.calls.keys()):
+        if a.calls[name] != b.calls[name]:
+            yield f"calls {name.rsplit('.', 1)[-1]} {a.calls[name]} times, the trace {b.calls[name]} times"
+
+# %% ../nbs/08d_compare.ipynb #dde2dfdb
+def _why(a: Line, b: Line, m: int, operators: list) -> str:
+    difference = a.own[m] - b.own[m]
+    if difference:
+        found = (convention_note(difference, operators) if m < 2 else "") or operator_note(difference, operators, m)
+        return f"{FIGURES[m].rpartition('.')[2]}: {found or f'{difference:+} by itself'}"
+    for name in a.called.keys() & b.called.keys():
+        if a.calls[name] == b.calls[name] and a.called[name][m] != b.called[name][m]:
+            return f"{FIGURES[m].rpartition('.')[2]}: other arguments for {name.rsplit('.', 1)[-1]}"
+    return ""
+
+# %% ../nbs/08d_compare.ipynb #c2f573b8
+def _operators(kernel, values: dict) -> list[tuple]:
+    times = kernel.repeat.evaluate(values)
+    return [(o.name, tuple(times * f.evaluate(values) for f in o.cost)) for o in kernel.operators]
+
+# %% ../nbs/08d_compare.ipynb #62d86da5
 @dataclass(frozen=True)
 class Row:
     "One source line in both records, at given numbers: (flops, matmul_flops, read, write), what it calls included"
@@ -58,7 +80,7 @@ class Row:
     trace: tuple | None
     notes: tuple = ()  # why they differ, one per figure
 
-
+# %% ../nbs/08d_compare.ipynb #e9dd9a02
 def compare(agent: Analysis, trace: Analysis, db: Database, values: dict, case: str = "extend", variant: Variant | None = None) -> list[Row]:
     "The lines of two records of a class side by side; values: numbers of all symbols; variant: of the trace, default the one that fits"
     variant, file = variant or trace.variant(values=values), (trace.source or {}).get("file", "")
@@ -71,25 +93,3 @@ def compare(agent: Analysis, trace: Analysis, db: Database, values: dict, case: 
         notes = tuple(n for n in (_why(a or Line(), b or Line(), m, operators) for m in range(4)) if n)
         rows.append(Row(*place, (b or a).code, a and a.whole, b and b.whole, tuple(dict.fromkeys((*_calls(a or Line(), b or Line()), *notes)))))
     return rows
-
-
-def _operators(kernel, values: dict) -> list[tuple]:
-    times = kernel.repeat.evaluate(values)
-    return [(o.name, tuple(times * f.evaluate(values) for f in o.cost)) for o in kernel.operators]
-
-
-def _calls(a: Line, b: Line):
-    for name in sorted(a.calls.keys() | b.calls.keys()):
-        if a.calls[name] != b.calls[name]:
-            yield f"calls {name.rsplit('.', 1)[-1]} {a.calls[name]} times, the trace {b.calls[name]} times"
-
-
-def _why(a: Line, b: Line, m: int, operators: list) -> str:
-    difference = a.own[m] - b.own[m]
-    if difference:
-        found = (convention_note(difference, operators) if m < 2 else "") or operator_note(difference, operators, m)
-        return f"{FIGURES[m].rpartition('.')[2]}: {found or f'{difference:+} by itself'}"
-    for name in a.called.keys() & b.called.keys():
-        if a.calls[name] == b.calls[name] and a.called[name][m] != b.called[name][m]:
-            return f"{FIGURES[m].rpartition('.')[2]}: other arguments for {name.rsplit('.', 1)[-1]}"
-    return ""
