@@ -37,7 +37,7 @@ def dense(*shape) -> Operand:
     "An operand whose every element is there"
     return Operand(tuple(shape), numel(shape))
 
-
+# %% ../nbs/04_operators.ipynb #22a75241
 @dataclass(frozen=True)
 class Cost:
     "What one operator costs, in elements; bytes follow from each tensor's element size"
@@ -61,7 +61,7 @@ def rule(names: str, kind: str) -> Callable:
         return fn
     return register
 
-
+# %% ../nbs/04_operators.ipynb #d981a94e
 def operator_cost(
     name: str,  # ATen operator without overload, "mm"
     inputs: list[Operand],  # tensor inputs in order
@@ -78,7 +78,7 @@ def operator_cost(
         return Cost("pointwise", CONVENTION["elementwise"] * numel(outputs[0].shape))
     return Cost("uncounted")
 
-# %% ../nbs/04_operators.ipynb #8c7e32d5
+# %% ../nbs/04_operators.ipynb #b021ea23
 def _product(flops, extra=0, reads=None) -> Cost:
     return Cost("matmul", flops + extra, flops, reads or {})
 
@@ -94,7 +94,7 @@ def _bmm(inputs, outputs, args):
     (b, m, k), (_, _, n) = inputs[0].shape, inputs[1].shape
     return _product(CONVENTION["mac"] * b * m * k * n)
 
-
+# %% ../nbs/04_operators.ipynb #18bfd667
 @rule("addmm", "matmul")
 def _addmm(inputs, outputs, args):
     (m, k), (_, n) = inputs[1].shape, inputs[2].shape
@@ -106,21 +106,21 @@ def _baddbmm(inputs, outputs, args):
     (b, m, k), (_, _, n) = inputs[1].shape, inputs[2].shape
     return _product(CONVENTION["mac"] * b * m * k * n, CONVENTION["elementwise"] * b * m * n)
 
-
+# %% ../nbs/04_operators.ipynb #cea8f95e
 @rule("_grouped_mm", "matmul")
 def _grouped(inputs, outputs, args):
     from sympy import Symbol
     (t, k), n = inputs[0].shape, inputs[1].shape[-1]
     return _product(CONVENTION["mac"] * t * k * n, reads={1: Symbol("active_experts", integer=True, positive=True) * k * n})
 
-
+# %% ../nbs/04_operators.ipynb #05861b4a
 @rule("convolution _convolution conv1d conv2d conv3d", "matmul")
 def _convolution(inputs, outputs, args):
     weight = inputs[1].shape  # (out channels, in channels / groups, *kernel)
     products = CONVENTION["mac"] * numel(outputs[0].shape) * numel(weight[1:])
     return _product(products, CONVENTION["elementwise"] * numel(outputs[0].shape) if len(inputs) > 2 else 0)
 
-# %% ../nbs/04_operators.ipynb #b021ea23
+# %% ../nbs/04_operators.ipynb #dc8a7e5a
 @rule("_int_mm _scaled_mm _scaled_mm_v2 _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu _dyn_quant_matmul_4bit "
       "_mixed_dtypes_linear _cslt_sparse_mm", "matmul")
 def _quantised(inputs, outputs, args):
@@ -131,7 +131,7 @@ def _quantised(inputs, outputs, args):
 def _scaled_grouped(inputs, outputs, args):
     return _grouped(inputs, outputs, args)
 
-
+# %% ../nbs/04_operators.ipynb #1f073707
 @rule("_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
       "_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math "
       "_scaled_dot_product_attention_math_for_mps scaled_dot_product_attention flex_attention", "attention")
@@ -141,7 +141,7 @@ def _attention(inputs, outputs, args):
     return Cost("attention", CONVENTION["mac"] * scores * (d + values) + (CONVENTION["elementwise"] + CONVENTION["softmax"]) * scores,
                 CONVENTION["mac"] * scores * (d + values))
 
-
+# %% ../nbs/04_operators.ipynb #e56405ec
 @rule("_fft_r2c _fft_c2r _fft_c2c", "select")
 def _fourier(inputs, outputs, args):
     real = inputs[0].shape != outputs[0].shape  # a real transform keeps half of the points, and one
@@ -167,12 +167,12 @@ def _reduction(inputs, outputs, args):
 def _select(inputs, outputs, args):
     return CONVENTION["scan"] * numel(inputs[0].shape)
 
-
+# %% ../nbs/04_operators.ipynb #0ff7bf27
 @rule("linalg_solve_triangular", "select")
 def _solve_triangular(inputs, outputs, args):
     return inputs[0].shape[-1] * numel(outputs[0].shape)
 
-
+# %% ../nbs/04_operators.ipynb #a048730e
 @rule("_softmax _log_softmax _safe_softmax", "softmax")
 def _softmax(inputs, outputs, args):
     return CONVENTION["softmax"] * numel(inputs[0].shape)
@@ -183,9 +183,14 @@ def _layer_norm(inputs, outputs, args):
     per_element = CONVENTION["layer_norm"] + CONVENTION["affine"] * (len(inputs) - 1)
     return per_element * numel(inputs[0].shape)
 
-# %% ../nbs/04_operators.ipynb #0ff7bf27
+# %% ../nbs/04_operators.ipynb #15164b5c
 @rule("clone _to_copy contiguous cat stack repeat constant_pad_nd flip roll", "copy")
 def _copy(inputs, outputs, args):
+    return 0
+
+
+@rule("masked_select masked_scatter masked_scatter_ repeat_interleave", "copy")
+def _masked(inputs, outputs, args):
     return 0
 
 
@@ -193,12 +198,17 @@ def _copy(inputs, outputs, args):
 def _overwrite(inputs, outputs, args):
     return Cost("copy", reads={0: 0})
 
-
+# %% ../nbs/04_operators.ipynb #220c500b
 @rule("embedding index index_select gather take", "gather")
 def _gather(inputs, outputs, args):
     return Cost("gather", reads={0: numel(outputs[0].shape)})
 
 
+@rule("_local_scalar_dense", "gather")
+def _scalar(inputs, outputs, args):
+    return Cost("gather", reads={0: 1})
+
+# %% ../nbs/04_operators.ipynb #5ce911a9
 @rule("index_put_ scatter_ index_copy_", "scatter")
 def _scatter(inputs, outputs, args):
     values = inputs[-1].distinct
@@ -209,7 +219,7 @@ def _scatter(inputs, outputs, args):
 def _scatter_new(inputs, outputs, args):
     return 0  # into a copy: all of it is read and written
 
-
+# %% ../nbs/04_operators.ipynb #3a8bcf2a
 @rule("index_add scatter_add scatter_reduce", "scatter")
 def _scatter_add_new(inputs, outputs, args):
     return CONVENTION["elementwise"] * inputs[-1].distinct
@@ -220,17 +230,7 @@ def _scatter_add(inputs, outputs, args):
     added = inputs[-1].distinct
     return Cost("scatter", CONVENTION["elementwise"] * added, reads={0: added}, writes={0: added})
 
-
-@rule("masked_select masked_scatter masked_scatter_ repeat_interleave", "copy")
-def _masked(inputs, outputs, args):
-    return 0
-
-
-@rule("_local_scalar_dense", "gather")
-def _scalar(inputs, outputs, args):
-    return Cost("gather", reads={0: 1})
-
-
+# %% ../nbs/04_operators.ipynb #d124f3aa
 @rule("arange zeros ones full scalar_tensor zeros_like ones_like full_like new_zeros new_ones new_full eye linspace", "create")
 def _create(inputs, outputs, args):
     return Cost("create", reads={i: 0 for i in range(len(inputs))})
