@@ -376,6 +376,22 @@ def _wrong_arguments(analysis: Analysis, passed: dict, sheet: Sheet, call: int) 
     name = next((n for n, v in passed.items() if true.get(n, v) != v), "")
     return f"passes {name}={passed[name]} to {analysis.class_name.rsplit('.', 1)[-1]}, which has {true[name]}" if name else ""
 
+# %% ../nbs/08b_verify.ipynb #f67b744a
+def _operator_problems(kernels: list, executed: list, env: dict):
+    "The operators of a line's kernels against the executed ones, (name, four figures) each, and the kernels' own cost against their sum"
+    operators = [o for k in kernels for o in k.operators]
+    if [o.name for o in operators] != [name for name, _ in executed]:
+        yield f"has {', '.join(o.name for o in operators) or 'no operator'}; what runs is {', '.join(name for name, _ in executed) or 'none'}"
+        return
+    for o, (_, theirs) in zip(operators, executed):
+        ours = tuple(f.evaluate(env) for f in o.cost)
+        if ours != theirs:
+            yield f"{o.name} costs {ours}, the run {theirs}"
+    direct = [sum(split(str(f))[0].evaluate(env) for f in figures) for figures in zip(*(k.cost for k in kernels))]
+    sums = [sum(figures[m] for _, figures in executed) for m in range(4)]
+    if direct != sums:
+        yield f"costs {direct}, its operators {sums}"
+
 # %% ../nbs/08b_verify.ipynb #2d04d2e4
 class _Walk:
     "The comparison of class records with one sheet"
@@ -407,27 +423,11 @@ class _Walk:
         for key in lines.keys() & kernels.keys():
             nodes, calls = lines[key]
             where = f"{analysis.class_name.rsplit('.', 1)[-1]} line {key[1]}"
-            problems += [f"line {key[1]} {p}" for p in self._operators(kernels[key], nodes, env)]
+            problems += [f"line {key[1]} {p}" for p in _operator_problems(kernels[key], [(n[0], self.sheet.cost(n)) for n in nodes], env)]
             wrong, found = self._references(kernels[key], calls, env, where)
             problems += [f"line {key[1]} {p}" for p in wrong]
             below += found
         return problems, below, met
-
-    def _operators(self, kernels: list, nodes: list, env: dict):
-        "The operators of a line's kernels against the executed ones, and the kernels' own cost against their sum"
-        operators = [o for k in kernels for o in k.operators]
-        if [o.name for o in operators] != [n[0] for n in nodes]:
-            yield f"has {', '.join(o.name for o in operators) or 'no operator'}; what runs is {', '.join(n[0] for n in nodes) or 'none'}"
-            return
-        costs = [self.sheet.cost(n) for n in nodes]
-        for o, theirs in zip(operators, costs):
-            ours = tuple(f.evaluate(env) for f in o.cost)
-            if ours != theirs:
-                yield f"{o.name} costs {ours}, the run {theirs}"
-        direct = [sum(split(str(f))[0].evaluate(env) for f in figures) for figures in zip(*(k.cost for k in kernels))]
-        sums = [sum(c[m] for c in costs) for m in range(4)]
-        if direct != sums:
-            yield f"costs {direct}, its operators {sums}"
 
     def _references(self, kernels: list, calls: list, env: dict, where: str) -> tuple:
         "The references of a line's kernels against its calls: (problems, [(call, class name, numbers passed)])"
