@@ -34,22 +34,22 @@ from .trust import Check, untrusted, verdict
 
 # %% auto #0
 __all__ = ['WIDTHS', 'HEADS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'PER_LAYER', 'BITS', 'ModelError',
-           'presets', 'load_config', 'quiet', 'check_numbers', 'own_code', 'with_code', 'config_value', 'symbol_values',
-           'setting', 'fits', 'stored_records', 'called_classes', 'outdated', 'find_record', 'missing_package',
-           'full_config', 'untraceable', 'note_given', 'traced', 'as_json', 'store', 'trace_config', 'verification',
-           'Workload', 'KernelRow', 'Totals', 'Run', 'ModelCost', 'active_experts', 'whole', 'analyze']
+           'presets', 'quiet', 'load_config', 'check_numbers', 'own_code', 'with_code', 'missing_package',
+           'config_value', 'symbol_values', 'setting', 'fits', 'note_given', 'stored_records', 'called_classes',
+           'outdated', 'find_record', 'full_config', 'untraceable', 'traced', 'as_json', 'store', 'trace_config',
+           'verification', 'Workload', 'KernelRow', 'Totals', 'Run', 'active_experts', 'whole', 'ModelCost', 'analyze']
 
-# %% ../nbs/12_model.ipynb #5bedcb79
+# %% ../nbs/12_model.ipynb #5861f998
 class ModelError(ValueError):
     "A model or workload that cannot be analyzed; one sentence saying why and what is near"
 
-
+# %% ../nbs/12_model.ipynb #07c0f3de
 def presets() -> dict[str, dict]:
     "The presets by Hugging Face id: model, aliases, published_parameters, source, config"
     found = [read_json(p) for p in sorted((shipped_directory() / "presets").glob("*.json"))]
     return {p["model"]: p for p in found}
 
-
+# %% ../nbs/12_model.ipynb #c9e34c3c
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -61,33 +61,7 @@ def _preset_path(name: str) -> Path | None:
     path = shipped_directory() / "presets" / f"{name.replace('/', '--')}.json"
     return path if _is_file(path) and path.parent == shipped_directory() / "presets" else None
 
-
-def load_config(model: str, trust_remote_code: bool = False) -> tuple[str, dict]:
-    """Name and config dictionary of a preset, a config.json, a directory with one, or a Hugging Face id; raises ModelError.
-
-    With `trust_remote_code`, a config that names modeling code of its own is read together with that code.
-    """
-    name, config, place = _find_config(model)
-    return name, with_code(config, place) if trust_remote_code and own_code(config) else config
-
-
-def _find_config(model: str) -> tuple[str, dict, str]:
-    "Name, config and the directory or hub id that it came from"
-    preset = _preset_path(model) if "/" in model and not model.endswith(".json") else None
-    if preset:
-        return model, read_json(preset)["config"], model
-    path = Path(model)
-    if model.endswith(".json") or _is_file(path):
-        return model, _read_config(path), str(path.parent)
-    if _is_file(path / "config.json"):
-        return model, _read_config(path / "config.json"), model
-    known = presets()
-    for p in known.values():
-        if model.lower() in (p["model"].lower(), *p["aliases"]):
-            return p["model"], p["config"], p["model"]
-    return model, _from_hub(model, known), model
-
-
+# %% ../nbs/12_model.ipynb #d6610ed7
 def _read_config(path: Path) -> dict:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -102,7 +76,32 @@ def _read_config(path: Path) -> dict:
         raise ModelError(f"{path} has no model_type; a config.json of transformers names one, such as \"llama\"")
     return {k: v for k, v in config.items() if k != "custom_code"}  # a word of this package, see below
 
+# %% ../nbs/12_model.ipynb #fef2957b
+@contextlib.contextmanager
+def quiet():
+    "Within it, the libraries neither log nor warn: what a user must know is said by this package"
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
+# %% ../nbs/12_model.ipynb #f4b839a2
+def _hub_reachable() -> bool:
+    import socket
+    from urllib.parse import urlparse
+    from huggingface_hub.constants import ENDPOINT
+    place = urlparse(ENDPOINT)
+    try:
+        socket.create_connection((place.hostname, place.port or 443), timeout=3).close()
+    except OSError:
+        return False
+    return True
+
+# %% ../nbs/12_model.ipynb #fc50920a
 def _from_hub(model: str, known: dict) -> dict:
     model = model if len(model) <= 100 else f"{model[:97]}..."
     names = [*known, *(a for p in known.values() for a in p["aliases"])]
@@ -128,31 +127,33 @@ def _from_hub(model: str, known: dict) -> dict:
             reason = str(e).splitlines()[0][:160]
     raise ModelError(f"{model!r} is no preset, and {'no config of it came from the hub: ' + reason if 'reached' not in reason else reason}{hint}")
 
+# %% ../nbs/12_model.ipynb #5ab0db24
+def _find_config(model: str) -> tuple[str, dict, str]:
+    "Name, config and the directory or hub id that it came from"
+    preset = _preset_path(model) if "/" in model and not model.endswith(".json") else None
+    if preset:
+        return model, read_json(preset)["config"], model
+    path = Path(model)
+    if model.endswith(".json") or _is_file(path):
+        return model, _read_config(path), str(path.parent)
+    if _is_file(path / "config.json"):
+        return model, _read_config(path / "config.json"), model
+    known = presets()
+    for p in known.values():
+        if model.lower() in (p["model"].lower(), *p["aliases"]):
+            return p["model"], p["config"], p["model"]
+    return model, _from_hub(model, known), model
 
-def _hub_reachable() -> bool:
-    import socket
-    from urllib.parse import urlparse
-    from huggingface_hub.constants import ENDPOINT
-    place = urlparse(ENDPOINT)
-    try:
-        socket.create_connection((place.hostname, place.port or 443), timeout=3).close()
-    except OSError:
-        return False
-    return True
 
-@contextlib.contextmanager
-def quiet():
-    "Within it, the libraries neither log nor warn: what a user must know is said by this package"
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+def load_config(model: str, trust_remote_code: bool = False) -> tuple[str, dict]:
+    """Name and config dictionary of a preset, a config.json, a directory with one, or a Hugging Face id; raises ModelError.
 
-# %% ../nbs/12_model.ipynb #9946d1e9
+    With `trust_remote_code`, a config that names modeling code of its own is read together with that code.
+    """
+    name, config, place = _find_config(model)
+    return name, with_code(config, place) if trust_remote_code and own_code(config) else config
+
+# %% ../nbs/12_model.ipynb #c5d8a52e
 WIDTHS = ("hidden_size", "n_embd", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -163,7 +164,7 @@ SIZES = (*WIDTHS, *HEADS, *LAYERS, *HEAD_WIDTHS, *EXPERTS, *CHOSEN, "num_key_val
 MAY_BE_ZERO = {*EXPERTS, *CHOSEN, "moe_intermediate_size", "sliding_window"}
 PER_LAYER = {*HEADS, "num_key_value_heads", "num_kv_heads", "intermediate_size"}  # some types give a list with one entry per layer
 
-
+# %% ../nbs/12_model.ipynb #357c7f8e
 def check_numbers(config: dict) -> None:
     "Raise ModelError when a config's numbers contradict each other"
     for name in SIZES:
@@ -190,14 +191,25 @@ def check_numbers(config: dict) -> None:
     if isinstance(config.get("text_config"), dict):
         check_numbers(config["text_config"])
 
-# %% ../nbs/12_model.ipynb #091cff4f
+# %% ../nbs/12_model.ipynb #9598798a
 def own_code(config: dict) -> str:
     "The class that a config names in code of its own, `modeling_x.XForCausalLM`; empty when it names none"
     named = config.get("auto_map")
     reference = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
     return reference if isinstance(reference, str) else ""
 
+# %% ../nbs/12_model.ipynb #e7aef589
+def _code_directory(place: str) -> Path:
+    if Path(place).is_dir():
+        return Path(place).resolve()
+    try:
+        from huggingface_hub import snapshot_download
+        with quiet():
+            return Path(snapshot_download(place, allow_patterns=["*.py", "config.json"], local_files_only=not _hub_reachable()))
+    except (ImportError, OSError, ValueError) as e:
+        raise ModelError(f"the code of {place} cannot be had: {' '.join(str(e).split())[:200]}") from None
 
+# %% ../nbs/12_model.ipynb #da39468c
 def with_code(config: dict, place: str) -> dict:
     "A config with `custom_code`: its classes, the directory of their code, and the digest of that; raises ModelError"
     repository, _, model = own_code(config).rpartition("--")
@@ -209,18 +221,20 @@ def with_code(config: dict, place: str) -> dict:
     about = str(config["auto_map"].get("AutoConfig", "")).rpartition("--")[2]
     return {**config, "custom_code": {"model": model, "config": about, "directory": str(directory), "sha256": digest}}
 
+# %% ../nbs/12_model.ipynb #5b3d1e2f
+def missing_package(error: BaseException) -> str:
+    "The sentence about an optional package whose absence caused an error; empty when that is not what caused it"
+    while error is not None:
+        text = " ".join(str(error).split())
+        pip = re.search(r"pip install ((?:-U |--upgrade )?[A-Za-z0-9_.\-\[\]]+)", text)
+        needs = re.search(r"(\w+) requires the (\S+) library", text)
+        if isinstance(error, ImportError) and (pip or isinstance(error, ModuleNotFoundError) and error.name):
+            package = pip[1].split()[-1].strip("`'.") if pip else error.name.partition(".")[0].replace("_", "-")
+            return f"{needs[1] + ' needs' if needs else 'it needs'} the package {package}: pip install {package}"
+        error = error.__cause__ or error.__context__
+    return ""
 
-def _code_directory(place: str) -> Path:
-    if Path(place).is_dir():
-        return Path(place).resolve()
-    try:
-        from huggingface_hub import snapshot_download
-        with quiet():
-            return Path(snapshot_download(place, allow_patterns=["*.py", "config.json"], local_files_only=not _hub_reachable()))
-    except (ImportError, OSError, ValueError) as e:
-        raise ModelError(f"the code of {place} cannot be had: {' '.join(str(e).split())[:200]}") from None
-
-# %% ../nbs/12_model.ipynb #fee82bec
+# %% ../nbs/12_model.ipynb #2171b52f
 def _code_class(code: dict, reference: str) -> type:
     "A class of a model's own code, loaded"
     from transformers.dynamic_module_utils import HF_MODULES_CACHE, check_imports, create_dynamic_module, get_class_in_module
@@ -233,7 +247,7 @@ def _code_class(code: dict, reference: str) -> type:
     check_imports(Path(HF_MODULES_CACHE) / place / f"{module}.py")
     return get_class_in_module(name, str(place / f"{module}.py"))
 
-
+# %% ../nbs/12_model.ipynb #dea30bbc
 def _custom_config(config: dict):
     "The transformers config of a model with code of its own, its class registered for AutoModelForCausalLM"
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
@@ -253,7 +267,7 @@ def config_value(config: dict, names: list, default=None):
     "The value of a config attribute that may be spelt in several ways"
     return next((config[n] for n in names if config.get(n) is not None), default)
 
-
+# %% ../nbs/12_model.ipynb #31298093
 def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
     "The numbers of a config for the symbols of a record; raises ModelError on what is missing or contradictory"
     values, config = {}, flat(config)
@@ -273,7 +287,7 @@ def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
         values[symbol] = int(value)
     return values
 
-
+# %% ../nbs/12_model.ipynb #f14e8451
 def setting(config: dict, name: str, default):
     "The value that a config gives to a setting of a record"
     if name == "rope":
@@ -284,7 +298,7 @@ def setting(config: dict, name: str, default):
         return config_value(config, LAYERS, default)
     return config.get(name, default)
 
-
+# %% ../nbs/12_model.ipynb #ece69d71
 def _brief(value) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -315,7 +329,22 @@ def fits(record: ModelRecord, config: dict) -> str:
             return f"{condition} does not hold"
     return ""
 
-# %% ../nbs/12_model.ipynb #98a63521
+# %% ../nbs/12_model.ipynb #85e8a1d3
+def note_given(record: ModelRecord, *configs: dict) -> None:
+    """Note in a record's settings how its configs spell them, where their class made something else of it.
+
+    Another word (`gelu`, `mamba`) means the same at all sizes; a number may have been computed from the sizes, so it
+    stands for the traced value only at these.
+    """
+    for config in configs:
+        for name, about in record.settings.items():
+            given = setting(config, name, about["default"]) if name != "custom_code" else about["value"]
+            if given != about["value"]:
+                word = config.get(name) is not None and isinstance(given, (str, list))
+                entry = [given, None if word else symbol_values(record, config)]
+                about["given"] = [*(e for e in about.get("given", ()) if e != entry), entry]
+
+# %% ../nbs/12_model.ipynb #2c17595a
 def stored_records(model_type: str, db: Database):
     "The stored records of a model type, the user's own first"
     for directory in dict.fromkeys((db.overlay, db.shipped)):
@@ -323,13 +352,13 @@ def stored_records(model_type: str, db: Database):
             if re.fullmatch(r"[0-9a-f]{8}", path.stem[len(model_type) + 1:]):  # xlm- is not xlm-roberta-
                 yield path, record_from_json(read_json(path), str(path))
 
-
+# %% ../nbs/12_model.ipynb #63752e0b
 def called_classes(record: ModelRecord) -> list[str]:
     "The classes whose modules a record calls"
     rows = (c for case in record.cases.values() for c in (case["calls"] if isinstance(case, dict) else case.calls))
     return list(dict.fromkeys(c[1] if isinstance(c, list) else c.class_name for c in rows))
 
-
+# %% ../nbs/12_model.ipynb #8a3de86c
 def outdated(record: ModelRecord, db: Database) -> str:
     "Why a record is not about the installed source; empty when it is, or when that source is not installed"
     texts = {}
@@ -380,20 +409,7 @@ def find_record(config: dict, db: Database, progress=None, trace: bool = True) -
         stale.unlink(missing_ok=True)
     return record
 
-# %% ../nbs/12_model.ipynb #6b0c75ba
-def missing_package(error: BaseException) -> str:
-    "The sentence about an optional package whose absence caused an error; empty when that is not what caused it"
-    while error is not None:
-        text = " ".join(str(error).split())
-        pip = re.search(r"pip install ((?:-U |--upgrade )?[A-Za-z0-9_.\-\[\]]+)", text)
-        needs = re.search(r"(\w+) requires the (\S+) library", text)
-        if isinstance(error, ImportError) and (pip or isinstance(error, ModuleNotFoundError) and error.name):
-            package = pip[1].split()[-1].strip("`'.") if pip else error.name.partition(".")[0].replace("_", "-")
-            return f"{needs[1] + ' needs' if needs else 'it needs'} the package {package}: pip install {package}"
-        error = error.__cause__ or error.__context__
-    return ""
-
-
+# %% ../nbs/12_model.ipynb #32005886
 def full_config(config: dict):
     "The transformers config of a config dictionary; raises ModelError"
     from transformers import AutoConfig
@@ -419,7 +435,7 @@ def full_config(config: dict):
     check_numbers(full.to_dict())  # what the config gives against what it leaves to the defaults
     return full
 
-
+# %% ../nbs/12_model.ipynb #df5b5760
 def untraceable(error: Exception, config: dict) -> str:
     "Why a config cannot be traced, in one sentence"
     root = error
@@ -433,22 +449,7 @@ def untraceable(error: Exception, config: dict) -> str:
         return f"config: {blamed[0]} is {config[blamed[0]]!r}, which {config['model_type']} does not know"
     return str(error) if type(error).__name__ == "TraceError" else f"{config['model_type']}: its forward() cannot be traced with this config: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
-# %% ../nbs/12_model.ipynb #32005886
-def note_given(record: ModelRecord, *configs: dict) -> None:
-    """Note in a record's settings how its configs spell them, where their class made something else of it.
-
-    Another word (`gelu`, `mamba`) means the same at all sizes; a number may have been computed from the sizes, so it
-    stands for the traced value only at these.
-    """
-    for config in configs:
-        for name, about in record.settings.items():
-            given = setting(config, name, about["default"]) if name != "custom_code" else about["value"]
-            if given != about["value"]:
-                word = config.get(name) is not None and isinstance(given, (str, list))
-                entry = [given, None if word else symbol_values(record, config)]
-                about["given"] = [*(e for e in about.get("given", ()) if e != entry), entry]
-
-
+# %% ../nbs/12_model.ipynb #9ee3a006
 def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dict]:
     "Trace a config from the installed source: its model record and the analyses of its classes by name; raises ModelError"
     try:
@@ -482,7 +483,7 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         record.verification = verification(record, Database.of(classes))
     return record, {name: replace(a, verification=record.verification) for name, a in classes.items()}
 
-
+# %% ../nbs/12_model.ipynb #68808c09
 def as_json(record: ModelRecord, classes: dict) -> tuple[dict, dict]:
     "A model record and the analyses of its classes by name as they are stored, checked"
     rows = {name: analysis_to_json(a) for name, a in classes.items()}
@@ -490,7 +491,7 @@ def as_json(record: ModelRecord, classes: dict) -> tuple[dict, dict]:
         check_schema(data, name)
     return record_to_json(record), rows
 
-
+# %% ../nbs/12_model.ipynb #30ca4317
 def _keep_given(record: dict, before: dict) -> None:
     "Add the spellings of settings that an older record of the same id knows, in a fixed order"
     for name, about in record["settings"].items():
@@ -498,7 +499,36 @@ def _keep_given(record: dict, before: dict) -> None:
         if known:
             about["given"] = [json.loads(text) for text in sorted({json.dumps(v, sort_keys=True) for v in known})]
 
+# %% ../nbs/12_model.ipynb #456c7d89
+def _dated(new: dict, old: dict) -> dict:
+    "A verification with the date of an older one that says the same"
+    undated = lambda v: {k: x for k, x in v.items() if k != "date"}
+    return old if undated(new) == undated(old) else new
 
+# %% ../nbs/12_model.ipynb #85dc9141
+_seen_proofs: dict = {}  # (file, its time and size) -> verification of the model record in it
+
+
+def _proof(path: Path) -> dict:
+    "The verification of a stored model record; empty when there is none"
+    try:
+        key = (str(path), path.stat().st_mtime_ns, path.stat().st_size)
+        if key not in _seen_proofs:
+            _seen_proofs[key] = read_json(path).get("verification", {})
+        return _seen_proofs[key]
+    except (OSError, DatabaseError, AttributeError):
+        return {}
+
+# %% ../nbs/12_model.ipynb #365e99b0
+def _all_of(proofs: list) -> dict:
+    "What the verifications of all models of a class say together"
+    rows = sorted(proofs, key=lambda p: json.dumps(p, sort_keys=True))
+    whole = rows[0] if rows else {}
+    for p in rows[1:]:
+        whole = joined(whole, p)
+    return whole
+
+# %% ../nbs/12_model.ipynb #3f36590d
 def store(record: dict, classes: dict, directory: Path) -> None:
     "Merge a model record and its class analyses (JSON) into a directory; what results does not depend on the order of such calls"
     path = directory / "models" / f"{record['id']}.json"
@@ -519,36 +549,7 @@ def store(record: dict, classes: dict, directory: Path) -> None:
                 write_json(file, analysis_to_json(replace(analysis, verification=_all_of(proofs))))
         write_json(path, {**record, "verification": proof})
 
-# %% ../nbs/12_model.ipynb #df5b5760
-_seen_proofs: dict = {}  # (file, its time and size) -> verification of the model record in it
-
-
-def _proof(path: Path) -> dict:
-    "The verification of a stored model record; empty when there is none"
-    try:
-        key = (str(path), path.stat().st_mtime_ns, path.stat().st_size)
-        if key not in _seen_proofs:
-            _seen_proofs[key] = read_json(path).get("verification", {})
-        return _seen_proofs[key]
-    except (OSError, DatabaseError, AttributeError):
-        return {}
-
-
-def _dated(new: dict, old: dict) -> dict:
-    "A verification with the date of an older one that says the same"
-    undated = lambda v: {k: x for k, x in v.items() if k != "date"}
-    return old if undated(new) == undated(old) else new
-
-
-def _all_of(proofs: list) -> dict:
-    "What the verifications of all models of a class say together"
-    rows = sorted(proofs, key=lambda p: json.dumps(p, sort_keys=True))
-    whole = rows[0] if rows else {}
-    for p in rows[1:]:
-        whole = joined(whole, p)
-    return whole
-
-
+# %% ../nbs/12_model.ipynb #c3a4b5b0
 def trace_config(config: dict, db: Database, progress=None, directory: Path | None = None, why: str = "") -> tuple:
     "Trace a config from the installed source and store its records; gives the model record and the class names"
     record, classes = traced(config, progress, why)
@@ -617,7 +618,7 @@ class Workload:
         return {"batch_size": self.batch_size, "seq_len": self.seq_len, "cache_len": self.cache_len,
                 "w_bytes": Fraction(self.w_bits, 8), "a_bytes": Fraction(self.a_bits, 8), "kv_bytes": Fraction(self.kv_bits, 8)}
 
-
+# %% ../nbs/12_model.ipynb #63cea493
 @dataclass(frozen=True)
 class KernelRow:
     "One device kernel with numbers: one execution of it, and how often it happens"
@@ -647,7 +648,7 @@ class Totals:
     kv_cache_bytes: int
     time_s: float | None = None
 
-
+# %% ../nbs/12_model.ipynb #abd59f6d
 @dataclass(frozen=True)
 class Run:
     "A model at one workload: its kernels and totals as numbers"
@@ -701,7 +702,29 @@ class Run:
         rows = "\n".join(f"| `{k.path}` | {k.operation} | {k.count} | {k.flops:,} | {k.read_bytes:,} | {k.write_bytes:,} |" for k in self.kernels)
         return f"**{self.model}**, {self.execution}\n\n| module | kernel | count | FLOPs | read (bytes) | written (bytes) |\n|---|---|---|---|---|---|\n{rows}"
 
-# %% ../nbs/12_model.ipynb #63cea493
+# %% ../nbs/12_model.ipynb #7e17c322
+def active_experts(experts: int, per_token: int, tokens: int) -> Fraction:
+    """Experts that at least one of `tokens` tokens is expected to choose, each choosing `per_token` of `experts` uniformly.
+
+    E (1 - (1 - k/E)^T), rounded to a thousandth: an expert is missed by one token with probability 1 - k/E.
+    """
+    return Fraction(round(1000 * experts * (1 - (1 - per_token / experts) ** tokens)), 1000)
+
+# %% ../nbs/12_model.ipynb #69345c28
+def whole(x) -> int:
+    "An exact count as an integer; half bytes of 4-bit tensors round up"
+    return x if isinstance(x, int) else math.ceil(x)
+
+# %% ../nbs/12_model.ipynb #911a48d3
+def _notes(graph, execution: str) -> list[str]:
+    "What the figures of a graph take for granted"
+    notes = []
+    unfused = sum(n.scores is not None and n.op != "attention" for n in graph.nodes) - len(Plan(graph).attention)
+    if execution == "flash" and unfused > 0:
+        notes.append(f"{unfused} attention(s) are not of the form product, softmax, product; flash materialises their scores")
+    return notes
+
+# %% ../nbs/12_model.ipynb #023e03ae
 @dataclass(frozen=True)
 class ModelCost:
     "What a model costs, as formulas; `.at(...)` gives numbers"
@@ -785,29 +808,7 @@ class ModelCost:
         return KernelRow(site.path, site.class_name, kernel.operation, f"{line.file}:{line.line}", line.code, f"{call.file}:{call.line}" if call else "",
                          kernel.repeat.evaluate(values), *(whole(f.evaluate(values)) for f in kernel.cost))
 
-
-def active_experts(experts: int, per_token: int, tokens: int) -> Fraction:
-    """Experts that at least one of `tokens` tokens is expected to choose, each choosing `per_token` of `experts` uniformly.
-
-    E (1 - (1 - k/E)^T), rounded to a thousandth: an expert is missed by one token with probability 1 - k/E.
-    """
-    return Fraction(round(1000 * experts * (1 - (1 - per_token / experts) ** tokens)), 1000)
-
-
-def _notes(graph, execution: str) -> list[str]:
-    "What the figures of a graph take for granted"
-    notes = []
-    unfused = sum(n.scores is not None and n.op != "attention" for n in graph.nodes) - len(Plan(graph).attention)
-    if execution == "flash" and unfused > 0:
-        notes.append(f"{unfused} attention(s) are not of the form product, softmax, product; flash materialises their scores")
-    return notes
-
-
-def whole(x) -> int:
-    "An exact count as an integer; half bytes of 4-bit tensors round up"
-    return x if isinstance(x, int) else math.ceil(x)
-
-
+# %% ../nbs/12_model.ipynb #4d47c7c5
 def analyze(model: str | dict, db: Database | None = None, progress=None, trust_remote_code: bool = False, trace: bool = True) -> ModelCost:
     """The cost of a model: a preset, a Hugging Face id, the path of a config.json, or a config dictionary.
 
