@@ -31,7 +31,7 @@ from .trust import Check, same_source, verdict
 
 # %% auto #0
 __all__ = ['OTHERS', 'AUTHOR', 'API', 'LLM', 'agent_directory', 'agent_record', 'already', 'traced_analysis', 'signatures_text',
-           'versions', 'head_of', 'roots_of', 'Outcome', 'analyze_class', 'json_text', 'checks_of', 'store_checks',
+           'json_text', 'roots_of', 'versions', 'head_of', 'Outcome', 'analyze_class', 'checks_of', 'store_checks',
            'analyze_classes', 'model_class', 'client_of', 'replay']
 
 # %% ../nbs/12d_analyst.ipynb #829efc54
@@ -45,7 +45,7 @@ def agent_record(class_name: str, db: Database) -> Analysis | None:
     own = Database(agent_directory(db), agent_directory(db))
     return own.get(class_name) if class_name in own else None
 
-
+# %% ../nbs/12d_analyst.ipynb #e395cf1c
 def already(class_name: str, db: Database) -> str:
     "Why a class needs no analysis: one line about its verified record, which is still about the installed source; else empty"
     for record, where in ((db.get(class_name) if class_name in db else None, "in the database"), (agent_record(class_name, db), "by the agent")):
@@ -75,9 +75,8 @@ def traced_analysis(class_name: str, db: Database) -> tuple[Analysis | None, str
 
 _tracing = threading.Lock()
 
-# %% ../nbs/12d_analyst.ipynb #ad6b95ff
+# %% ../nbs/12d_analyst.ipynb #8a9a2aa4
 OTHERS = ("torch.nn.modules.", "transformers.activations.", "transformers.pytorch_utils.")
-AUTHOR = "the model named here, through the Messages API"
 
 
 def signatures_text(class_name: str, db: Database) -> str:
@@ -86,24 +85,12 @@ def signatures_text(class_name: str, db: Database) -> str:
     rows = [f"- `{n}`: {signature(db.get(n))}" for n in db.names() if n.startswith(near) and n != class_name]
     return "# Classes that have an analysis, and what a reference to them passes\n\n" + "\n".join(rows) + "\n"
 
+# %% ../nbs/12d_analyst.ipynb #075335bd
+def json_text(data: object) -> str:
+    "JSON as the agent reads it"
+    return json.dumps(data, indent=1) + "\n"
 
-def versions() -> dict:
-    "Installed versions of the libraries whose source is read"
-    found = {}
-    for package in ("torch", "transformers"):
-        try:
-            found[package] = importlib.metadata.version(package).partition("+")[0]
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def head_of(class_name: str, source: dict, task: str, llm: str, author: str) -> dict:
-    "The first line of a journal: everything that the conversation depends on, and who wrote the assistant's turns"
-    return {"format": 1, "class_name": class_name, "assistant_turns": author, "model": llm, "prompt": prompt_version(), "task": task,
-            "tools": [t["name"] for t in [*TOOLS, CHECK_TOOL]], "source": {k: source[k] for k in ("file", "line_start", "line_end", "sha256")}, "packages": versions()}
-
-
+# %% ../nbs/12d_analyst.ipynb #6fd56771
 def roots_of(class_name: str, work: Path) -> dict:
     "The directories of the box: work, and the packages whose source may be read"
     found = {"work": work}
@@ -115,7 +102,76 @@ def roots_of(class_name: str, work: Path) -> dict:
                 raise
     return found
 
+# %% ../nbs/12d_analyst.ipynb #6f8d8cd7
+def _workplace(class_name: str, file: str, db: Database, trace: Analysis | None, work: Path, texts: dict) -> tuple[Box, Checker]:
+    "A box around a directory with these files in it, which the agent cannot change, and the check of what is in it"
+    for name, text in texts.items():
+        (work / name).write_text(text, encoding="utf-8")
+    box = Box(roots_of(class_name, work), tuple(texts))
+    return box, Checker(class_name, file, db, trace, lambda p: box.text(p, "check"), lambda p: box.resolve(p, "check"))
 
+# %% ../nbs/12d_analyst.ipynb #2ac6841e
+def versions() -> dict:
+    "Installed versions of the libraries whose source is read"
+    found = {}
+    for package in ("torch", "transformers"):
+        try:
+            found[package] = importlib.metadata.version(package).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+# %% ../nbs/12d_analyst.ipynb #b484848c
+AUTHOR = "the model named here, through the Messages API"
+
+
+def head_of(class_name: str, source: dict, task: str, llm: str, author: str) -> dict:
+    "The first line of a journal: everything that the conversation depends on, and who wrote the assistant's turns"
+    return {"format": 1, "class_name": class_name, "assistant_turns": author, "model": llm, "prompt": prompt_version(), "task": task,
+            "tools": [t["name"] for t in [*TOOLS, CHECK_TOOL]], "source": {k: source[k] for k in ("file", "line_start", "line_end", "sha256")}, "packages": versions()}
+
+# %% ../nbs/12d_analyst.ipynb #0581dd8a
+def _anew(journal: Journal) -> Journal:
+    "A finished journal put aside under a number, and a new one in its place"
+    n = next(n for n in range(1, 10_000) if not journal.path.with_name(f"{journal.path.stem}.{n}.jsonl").exists())
+    journal.path.rename(journal.path.with_name(f"{journal.path.stem}.{n}.jsonl"))
+    return Journal(journal.path, journal.head)
+
+# %% ../nbs/12d_analyst.ipynb #ca2da192
+def _stopped(box: Box) -> str:
+    "The reason in the first line of work/analysis.md, where the agent says that it stops"
+    try:
+        first = box.text("work/analysis.md", "check").strip().splitlines()[:1]
+    except BoxError:
+        return ""
+    return " ".join(first[0][5:].split())[:300] or "no reason given" if first and first[0].startswith("STOP:") else ""
+
+# %% ../nbs/12d_analyst.ipynb #edc75f84
+def _referred(analysis: Analysis) -> dict:
+    "The classes that an analysis refers to, each with the names of the parameters that are passed"
+    found = {}
+    for r in (r for v in analysis.variants for k in v.kernels for f in k.cost or () for r in f.references):
+        found.setdefault(r.class_name, {}).update(dict.fromkeys(n for n, _ in r.kwargs))
+    return {name: tuple(passed) for name, passed in found.items()}
+
+# %% ../nbs/12d_analyst.ipynb #25221e64
+_RULES = {"schema": ("json", "schema", "document"), "formulas and references": ("formula", "reference", "sanity"), "lines stand in the source": ("source",),
+          "numbers equal the trace, per line, at sizes that were not shown": ("trace",)}
+
+
+def _checks(analysis: Analysis, check: Checker, problems: list, db: Database, reason: str) -> list[Check]:
+    "The checks of a record that the agent made; problems: what is wrong with it; reason: why there is no trace"
+    if check.trace is not None and check.trace.verification.get("status") in ("stale", "failed"):
+        reason = "the trace is in doubt itself"
+    elif check.trace is not None and not covered(analysis, check.trace):
+        reason = "no sizes fit the conditions of the trace, so nothing was compared"
+    wrong = {what: next((str(p) for p in problems if p.rule.partition(" ")[0] in rules), "") for what, rules in _RULES.items()}
+    *first, numbers = [Check(what, not text, text) for what, text in wrong.items()]
+    missing, unchanged = [n for n in _referred(analysis) if n not in db], not analysis.source or same_source(analysis.class_name, analysis.source)
+    return [*first[:2], Check("source unchanged", unchanged), *first[2:], Check(numbers.what, numbers.ok and check.trace is not None and not reason, numbers.detail or reason),
+            Check("every class it refers to has an analysis", not missing, ", ".join(missing))]
+
+# %% ../nbs/12d_analyst.ipynb #93492f0f
 @dataclass(frozen=True)
 class Outcome:
     "What became of one class"
@@ -125,7 +181,48 @@ class Outcome:
     result: Result | None = None
     lacks: tuple = ()  # classes that it refers to and that have no record yet
 
+# %% ../nbs/12d_analyst.ipynb #3b06dde4
+def _stored(class_name, source, check, box, journal, result, llm, author, db, reason) -> Outcome:
+    "Complete and store what passed the check"
+    analysis, old = analysis_from_json(check.complete(json.loads(box.text("work/analysis.json", "check")))), db.get(class_name) if class_name in db else None
+    own, directory = agent_record(class_name, db), agent_directory(db)
+    checks = _checks(analysis, check, [], db, reason)
+    analysis = replace(analysis, source=source, naming=(own and own.naming) or (old and old.naming) or name_record(class_name),
+                       provenance={"method": "agent", "assistant_turns": author, "model": llm, "prompt": prompt_version(), "turns": result.turns,
+                                   "journal": {"file": f"agent/{journal.path.name}", "sha256": journal.sha256}, "packages": versions()},
+                       verification=verdict(checks, versions(), own.verification if own else None))
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        document = box.text("work/analysis.md", "check")
+    except BoxError:
+        document = ""
+    _write_text(directory / f"{class_name}.md", document)
+    if journal.path != directory / journal.path.name:
+        shutil.copyfile(journal.path, directory / journal.path.name)
+    _put(analysis, db)
+    return Outcome(class_name, analysis.verification["status"], result.why, result, tuple(n for n in _referred(analysis) if n not in db))
 
+# %% ../nbs/12d_analyst.ipynb #cf36ab64
+def _put(analysis: Analysis, db: Database) -> None:
+    "Store a record of the agent: in the database where there is no other one, then, which says that it is done, beside its journal"
+    name = analysis.class_name
+    if name not in db or db.get(name).provenance.get("method") == "agent":
+        db.put(analysis)
+    db.put(analysis, agent_directory(db))
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+# %% ../nbs/12d_analyst.ipynb #035d78cd
+def _is_stored(class_name: str, journal: Journal, db: Database) -> bool:
+    "Whether the record that a finished conversation led to is there; it is not when the process was killed in between"
+    record = agent_record(class_name, db)
+    return record is not None and record.provenance.get("journal", {}).get("sha256") == journal.sha256
+
+# %% ../nbs/12d_analyst.ipynb #a5b7da32
 def analyze_class(
     class_name: str,  # fully qualified
     send: Callable,  # agent.sdk_send, agent.replay_send or a function
@@ -169,102 +266,7 @@ def analyze_class(
         store_checks(class_name, checks_of(class_name, db), db)
     return outcome
 
-
-def _workplace(class_name: str, file: str, db: Database, trace: Analysis | None, work: Path, texts: dict) -> tuple[Box, Checker]:
-    "A box around a directory with these files in it, which the agent cannot change, and the check of what is in it"
-    for name, text in texts.items():
-        (work / name).write_text(text, encoding="utf-8")
-    box = Box(roots_of(class_name, work), tuple(texts))
-    return box, Checker(class_name, file, db, trace, lambda p: box.text(p, "check"), lambda p: box.resolve(p, "check"))
-
-
-def json_text(data: object) -> str:
-    "JSON as the agent reads it"
-    return json.dumps(data, indent=1) + "\n"
-
-
-def _is_stored(class_name: str, journal: Journal, db: Database) -> bool:
-    "Whether the record that a finished conversation led to is there; it is not when the process was killed in between"
-    record = agent_record(class_name, db)
-    return record is not None and record.provenance.get("journal", {}).get("sha256") == journal.sha256
-
-
-def _anew(journal: Journal) -> Journal:
-    "A finished journal put aside under a number, and a new one in its place"
-    n = next(n for n in range(1, 10_000) if not journal.path.with_name(f"{journal.path.stem}.{n}.jsonl").exists())
-    journal.path.rename(journal.path.with_name(f"{journal.path.stem}.{n}.jsonl"))
-    return Journal(journal.path, journal.head)
-
-
-def _stopped(box: Box) -> str:
-    "The reason in the first line of work/analysis.md, where the agent says that it stops"
-    try:
-        first = box.text("work/analysis.md", "check").strip().splitlines()[:1]
-    except BoxError:
-        return ""
-    return " ".join(first[0][5:].split())[:300] or "no reason given" if first and first[0].startswith("STOP:") else ""
-
-# %% ../nbs/12d_analyst.ipynb #edff7092
-def _stored(class_name, source, check, box, journal, result, llm, author, db, reason) -> Outcome:
-    "Complete and store what passed the check"
-    analysis, old = analysis_from_json(check.complete(json.loads(box.text("work/analysis.json", "check")))), db.get(class_name) if class_name in db else None
-    own, directory = agent_record(class_name, db), agent_directory(db)
-    checks = _checks(analysis, check, [], db, reason)
-    analysis = replace(analysis, source=source, naming=(own and own.naming) or (old and old.naming) or name_record(class_name),
-                       provenance={"method": "agent", "assistant_turns": author, "model": llm, "prompt": prompt_version(), "turns": result.turns,
-                                   "journal": {"file": f"agent/{journal.path.name}", "sha256": journal.sha256}, "packages": versions()},
-                       verification=verdict(checks, versions(), own.verification if own else None))
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
-        document = box.text("work/analysis.md", "check")
-    except BoxError:
-        document = ""
-    _write_text(directory / f"{class_name}.md", document)
-    if journal.path != directory / journal.path.name:
-        shutil.copyfile(journal.path, directory / journal.path.name)
-    _put(analysis, db)
-    return Outcome(class_name, analysis.verification["status"], result.why, result, tuple(n for n in _referred(analysis) if n not in db))
-
-
-def _put(analysis: Analysis, db: Database) -> None:
-    "Store a record of the agent: in the database where there is no other one, then, which says that it is done, beside its journal"
-    name = analysis.class_name
-    if name not in db or db.get(name).provenance.get("method") == "agent":
-        db.put(analysis)
-    db.put(analysis, agent_directory(db))
-
-
-def _referred(analysis: Analysis) -> dict:
-    "The classes that an analysis refers to, each with the names of the parameters that are passed"
-    found = {}
-    for r in (r for v in analysis.variants for k in v.kernels for f in k.cost or () for r in f.references):
-        found.setdefault(r.class_name, {}).update(dict.fromkeys(n for n, _ in r.kwargs))
-    return {name: tuple(passed) for name, passed in found.items()}
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-# %% ../nbs/12d_analyst.ipynb #075335bd
-_RULES = {"schema": ("json", "schema", "document"), "formulas and references": ("formula", "reference", "sanity"), "lines stand in the source": ("source",),
-          "numbers equal the trace, per line, at sizes that were not shown": ("trace",)}
-
-
-def _checks(analysis: Analysis, check: Checker, problems: list, db: Database, reason: str) -> list[Check]:
-    "The checks of a record that the agent made; problems: what is wrong with it; reason: why there is no trace"
-    if check.trace is not None and check.trace.verification.get("status") in ("stale", "failed"):
-        reason = "the trace is in doubt itself"
-    elif check.trace is not None and not covered(analysis, check.trace):
-        reason = "no sizes fit the conditions of the trace, so nothing was compared"
-    wrong = {what: next((str(p) for p in problems if p.rule.partition(" ")[0] in rules), "") for what, rules in _RULES.items()}
-    *first, numbers = [Check(what, not text, text) for what, text in wrong.items()]
-    missing, unchanged = [n for n in _referred(analysis) if n not in db], not analysis.source or same_source(analysis.class_name, analysis.source)
-    return [*first[:2], Check("source unchanged", unchanged), *first[2:], Check(numbers.what, numbers.ok and check.trace is not None and not reason, numbers.detail or reason),
-            Check("every class it refers to has an analysis", not missing, ", ".join(missing))]
-
-
+# %% ../nbs/12d_analyst.ipynb #7153bc52
 def checks_of(class_name: str, db: Database) -> list[Check]:
     "The checks of a record that the agent made, as things are now"
     try:
@@ -279,7 +281,7 @@ def checks_of(class_name: str, db: Database) -> list[Check]:
         _, check = _workplace(class_name, file, db, trace[0], Path(work), texts)
         return _checks(record, check, check(True), db, trace[1])
 
-
+# %% ../nbs/12d_analyst.ipynb #42ff450e
 def store_checks(class_name: str, checks: list[Check], db: Database) -> dict:
     "Write the outcome of checks into a record that the agent made; gives what its `verification` is then"
     record = agent_record(class_name, db)
@@ -287,7 +289,31 @@ def store_checks(class_name: str, checks: list[Check], db: Database) -> dict:
     _put(replace(record, verification=found), db)
     return found
 
-# %% ../nbs/12d_analyst.ipynb #b029463e
+# %% ../nbs/12d_analyst.ipynb #81d4c05f
+def _lacking(outcome: Outcome, db: Database) -> dict:
+    "What an analysis refers to and the database lacks, with the parameters that are passed"
+    record = db.get(outcome.class_name) if outcome.class_name in db else agent_record(outcome.class_name, db)
+    return {} if outcome.status == "failed" or record is None else {n: passed for n, passed in _referred(record).items() if n not in db}
+
+# %% ../nbs/12d_analyst.ipynb #f20ab346
+def _work(send, db, budget, callers: dict, forced, single: bool, how: dict) -> Callable:
+    "What analyzes one of several classes: class name -> Outcome; after an error that hinders all, nobody is asked any more"
+    halted = []
+
+    def work(name: str, first: bool = False, again: bool = False) -> Outcome:
+        if halted:
+            return Outcome(name, "failed", f"not asked: {halted[0]}")
+        try:
+            return analyze_class(name, send, db, budget, callers=callers[name], force=again or name in forced, again=again, **how)
+        except (AgentError, JournalError, SourceError, DatabaseError) as e:
+            if single or first and isinstance(e, AgentError):
+                raise
+            halted.extend([str(e)] if isinstance(e, AgentError) else [])
+            return Outcome(name, "failed", str(e))
+
+    return work
+
+# %% ../nbs/12d_analyst.ipynb #cc4a1636
 def analyze_classes(names: list, send: Callable, db: Database, budget: Budget, recursive: bool = False, jobs: int = 4, **how) -> list[Outcome]:
     """Have the agent analyze classes, and with `recursive` all that they refer to and the database lacks; `how`: as for analyze_class.
 
@@ -318,31 +344,7 @@ def analyze_classes(names: list, send: Callable, db: Database, budget: Budget, r
             outcomes[name] = work(name, again=True)
     return list(outcomes.values())
 
-
-def _work(send, db, budget, callers: dict, forced, single: bool, how: dict) -> Callable:
-    "What analyzes one of several classes: class name -> Outcome; after an error that hinders all, nobody is asked any more"
-    halted = []
-
-    def work(name: str, first: bool = False, again: bool = False) -> Outcome:
-        if halted:
-            return Outcome(name, "failed", f"not asked: {halted[0]}")
-        try:
-            return analyze_class(name, send, db, budget, callers=callers[name], force=again or name in forced, again=again, **how)
-        except (AgentError, JournalError, SourceError, DatabaseError) as e:
-            if single or first and isinstance(e, AgentError):
-                raise
-            halted.extend([str(e)] if isinstance(e, AgentError) else [])
-            return Outcome(name, "failed", str(e))
-
-    return work
-
-
-def _lacking(outcome: Outcome, db: Database) -> dict:
-    "What an analysis refers to and the database lacks, with the parameters that are passed"
-    record = db.get(outcome.class_name) if outcome.class_name in db else agent_record(outcome.class_name, db)
-    return {} if outcome.status == "failed" or record is None else {n: passed for n, passed in _referred(record).items() if n not in db}
-
-# %% ../nbs/12d_analyst.ipynb #d520c1da
+# %% ../nbs/12d_analyst.ipynb #84280d4d
 def model_class(model_type: str) -> str:
     "The class that is a causal language model of this type in the installed transformers; empty where there is none"
     try:
@@ -355,11 +357,7 @@ def model_class(model_type: str) -> str:
         return ""
     return found
 
-# %% ../nbs/12d_analyst.ipynb #d20d9d87
-API = "https://api.anthropic.com"
-LLM = "claude-opus-5-5"
-
-
+# %% ../nbs/12d_analyst.ipynb #e074399d
 def _names_server(address: str) -> bool:
     "Whether an address has a host, a port that can be, and nothing after its path"
     try:
@@ -367,6 +365,10 @@ def _names_server(address: str) -> bool:
         return bool(parts.hostname) and parts.port != 0 and not re.search(r"[\s?#]", address)
     except ValueError:
         return False
+
+# %% ../nbs/12d_analyst.ipynb #6d741ee9
+API = "https://api.anthropic.com"
+LLM = "claude-opus-5-5"
 
 
 def client_of(base_url: str = "", api_key: str | None = None):
