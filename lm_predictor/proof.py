@@ -27,7 +27,7 @@ from .source import package_root
 from .trust import PROOF, SOURCE, Check, verdict
 
 # %% auto #0
-__all__ = ['Subject', 'subjects', 'default_config', 'Outcome', 'prove', 'packages', 'fingerprint', 'Kept', 'proofs', 'joined',
+__all__ = ['Subject', 'default_config', 'subjects', 'Outcome', 'joined', 'prove', 'packages', 'fingerprint', 'Kept', 'proofs',
            'class_checks_of', 'store_verification', 'conclusions', 'prove_class']
 
 # %% ../nbs/12b_proof.ipynb #a246a11b
@@ -38,22 +38,7 @@ class Subject:
     record: ModelRecord
     configs: tuple[tuple[str, dict], ...]  # (checkpoint, config); the first one is what the model is built from
 
-
-def subjects(db: Database, model_type: str = "") -> list[Subject]:
-    "Every stored model record (of one type, if given), the user's own first, each with its configs"
-    found, known = {}, list(presets().items())
-    for directory in dict.fromkeys((db.overlay, db.shipped)):
-        for path in sorted((directory / "models").glob("*.json")):
-            if path.stem not in found and (not model_type or path.stem.rpartition("-")[0] == model_type):
-                found[path.stem] = path, record_from_json(read_json(path), str(path))
-    taken: dict[str, list] = {}
-    for name, preset in known:
-        config = preset["config"]
-        first = next((r.id for _, r in found.values() if r.model_type == config["model_type"] and not fits(r, config)), None)
-        taken.setdefault(first, []).append((name, config))
-    return [Subject(path, record, tuple(taken.get(record.id) or default_config(record))) for path, record in found.values()]
-
-
+# %% ../nbs/12b_proof.ipynb #a724ea70
 def default_config(record: ModelRecord) -> list:
     "The config of a type's own defaults, where the record is about it"
     kept = shipped_directory() / "types.json"
@@ -70,7 +55,22 @@ def default_config(record: ModelRecord) -> list:
 def _whole(config: dict) -> dict:
     return full_config(config).to_dict()
 
-# %% ../nbs/12b_proof.ipynb #756ca0f8
+# %% ../nbs/12b_proof.ipynb #6fbacdc9
+def subjects(db: Database, model_type: str = "") -> list[Subject]:
+    "Every stored model record (of one type, if given), the user's own first, each with its configs"
+    found, known = {}, list(presets().items())
+    for directory in dict.fromkeys((db.overlay, db.shipped)):
+        for path in sorted((directory / "models").glob("*.json")):
+            if path.stem not in found and (not model_type or path.stem.rpartition("-")[0] == model_type):
+                found[path.stem] = path, record_from_json(read_json(path), str(path))
+    taken: dict[str, list] = {}
+    for name, preset in known:
+        config = preset["config"]
+        first = next((r.id for _, r in found.values() if r.model_type == config["model_type"] and not fits(r, config)), None)
+        taken.setdefault(first, []).append((name, config))
+    return [Subject(path, record, tuple(taken.get(record.id) or default_config(record))) for path, record in found.values()]
+
+# %% ../nbs/12b_proof.ipynb #7f6c4a57
 @dataclass
 class Outcome:
     "The checks of one model's record, and of each class in it"
@@ -79,7 +79,18 @@ class Outcome:
     classes: dict[str, list[Check]] = field(default_factory=dict)
     seconds: float = 0.0
 
+# %% ../nbs/12b_proof.ipynb #2d0f42a3
+def joined(outcomes: list[Outcome]) -> Outcome:
+    "The outcomes of one record with several configs as one"
+    checks = [c for o in outcomes for c in o.checks]
+    classes = {name: rows for o in outcomes for name, rows in o.classes.items()}
+    wrong = [c for c in checks if not c.ok]
+    if wrong:  # a class agrees with a record that is wrong for one of its checkpoints
+        bad = Check(PROOF, False, wrong[0].what)
+        classes = {name: [bad if c.what == bad.what else c for c in rows] for name, rows in classes.items()}
+    return Outcome(outcomes[0].record_id, checks, classes, sum(o.seconds for o in outcomes))
 
+# %% ../nbs/12b_proof.ipynb #1a7a93d0
 def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, counting: bool = False) -> Outcome:
     "All checks of one model record with one config; `counting`: only what torch's counter says of this config"
     from lm_predictor.verify import compare_counted, counted, verify_model, workloads_of
@@ -106,12 +117,12 @@ def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, cou
 def _line(e: Exception) -> str:
     return f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
 
-
+# %% ../nbs/12b_proof.ipynb #fb456774
 def packages() -> dict:
     "Versions of what the checks ran with"
     return {p: importlib.metadata.version(p).split("+")[0] for p in ("torch", "transformers")}
 
-
+# %% ../nbs/12b_proof.ipynb #23c36616
 def fingerprint(db: Database) -> str:
     "What outcomes depend on: every record but for its `verification`, the installed packages and this program, as one hash"
     digest = hashlib.sha256(json.dumps(packages()).encode())
@@ -126,7 +137,7 @@ def fingerprint(db: Database) -> str:
             digest.update(f"{path.name} {text}".encode())
     return digest.hexdigest()
 
-
+# %% ../nbs/12b_proof.ipynb #8a66e9f2
 class Kept:
     "The outcomes of a run over all records that was interrupted; the next run goes on from them while their fingerprint is the same"
 
@@ -158,7 +169,7 @@ class Kept:
         "Forget them, once the run is over"
         shutil.rmtree(self._root, ignore_errors=True)
 
-
+# %% ../nbs/12b_proof.ipynb #3ec63bca
 def _quiet() -> None:
     "A worker leaves an interrupt to its parent, and warnings unsaid"
     import logging
@@ -172,6 +183,16 @@ def _prove(task: tuple) -> tuple:
     return task, prove(*task)
 
 
+def _results(tasks: list, jobs: int):
+    "(task, outcome) of each, as it comes in"
+    workers = min(jobs or os.cpu_count() or 1, len(tasks))
+    if workers < 2:
+        yield from map(_prove, tasks)
+        return
+    with multiprocessing.get_context("spawn").Pool(workers, _quiet) as pool:
+        yield from pool.imap_unordered(_prove, tasks)
+
+# %% ../nbs/12b_proof.ipynb #d1817a7b
 def proofs(todo: list[Subject], db: Database, jobs: int = 0, kept: Kept | None = None):
     "The outcome of each subject as it comes in, from `jobs` processes (default: one per core), those of an earlier run first; a generator of Outcome"
     tasks = [(s.path, db.overlay, db.shipped, *config, i > 0) for s in todo for i, config in enumerate(s.configs)]
@@ -190,28 +211,7 @@ def proofs(todo: list[Subject], db: Database, jobs: int = 0, kept: Kept | None =
         if not left[outcome.record_id]:
             yield joined(parts.pop(outcome.record_id))
 
-
-def _results(tasks: list, jobs: int):
-    "(task, outcome) of each, as it comes in"
-    workers = min(jobs or os.cpu_count() or 1, len(tasks))
-    if workers < 2:
-        yield from map(_prove, tasks)
-        return
-    with multiprocessing.get_context("spawn").Pool(workers, _quiet) as pool:
-        yield from pool.imap_unordered(_prove, tasks)
-
-
-def joined(outcomes: list[Outcome]) -> Outcome:
-    "The outcomes of one record with several configs as one"
-    checks = [c for o in outcomes for c in o.checks]
-    classes = {name: rows for o in outcomes for name, rows in o.classes.items()}
-    wrong = [c for c in checks if not c.ok]
-    if wrong:  # a class agrees with a record that is wrong for one of its checkpoints
-        bad = Check(PROOF, False, wrong[0].what)
-        classes = {name: [bad if c.what == bad.what else c for c in rows] for name, rows in classes.items()}
-    return Outcome(outcomes[0].record_id, checks, classes, sum(o.seconds for o in outcomes))
-
-# %% ../nbs/12b_proof.ipynb #94d5edd0
+# %% ../nbs/12b_proof.ipynb #3a27d6de
 def class_checks_of(name: str, found: dict, db: Database, statuses: dict) -> list[Check]:
     "The checks of a class in all of its models; `found`: {record id: its checks there}; `statuses`: record id -> what its record says"
     models = sorted({m for v in db.get(name).variants for m in v.models})
@@ -225,7 +225,7 @@ def class_checks_of(name: str, found: dict, db: Database, statuses: dict) -> lis
     failed = {c.what.partition(": ")[0] for c in checks if not c.ok}
     return list({(c.what, c.detail if not c.ok else ""): c for c in checks if not c.ok or c.what not in failed}.values())
 
-
+# %% ../nbs/12b_proof.ipynb #6bd1b929
 def store_verification(path: Path, found: dict) -> str:
     "Write a record's `verification` in place; gives one line when the file may not be written, else nothing"
     data = read_json(path)
