@@ -24,7 +24,7 @@ from .schema import analysis_to_json, name_record
 __all__ = ['PRELOADED', 'Item', 'type_config', 'model_types', 'build_items', 'Outcome', 'Running', 'current_record', 'landed',
            'interrupts', 'build', 'forget']
 
-# %% ../nbs/12c_build.ipynb #dd4586a8
+# %% ../nbs/12c_build.ipynb #99470c4c
 @dataclass(frozen=True)
 class Item:
     "One config to have a record of"
@@ -35,12 +35,12 @@ class Item:
     def kind(self) -> str:
         return self.config["model_type"]
 
-
+# %% ../nbs/12c_build.ipynb #09b459fc
 def type_config(model_type: str) -> dict:
     "The config dictionary that stands for a model type"
     return {"model_type": model_type, **read_json(shipped_directory() / "types.json").get(model_type, {})}
 
-
+# %% ../nbs/12c_build.ipynb #af761018
 def model_types() -> list[str]:
     "The causal language model types of the installed transformers, sorted"
     try:
@@ -49,7 +49,7 @@ def model_types() -> list[str]:
         raise ModelError(f"the list of model types needs {e.name or 'transformers'}: pip install 'lm-predictor[trace]'") from None
     return sorted(causal)
 
-
+# %% ../nbs/12c_build.ipynb #b0135111
 def build_items(names=(), types: bool = False) -> list[Item]:
     "The presets and model types of the given names; without names all presets, and with `types` all types; raises ModelError"
     known = presets()
@@ -65,7 +65,7 @@ def build_items(names=(), types: bool = False) -> list[Item]:
     chosen += [Item(t, type_config(t)) for t in every if types or t in others]
     return sorted({i.name: i for i in chosen}.values(), key=lambda i: (i.name not in known, i.name))
 
-# %% ../nbs/12c_build.ipynb #ed12f123
+# %% ../nbs/12c_build.ipynb #e3f159a7
 PRELOADED = ["lm_predictor.build", "lm_predictor.records", "lm_predictor.verify", "transformers.models.auto.modeling_auto", "transformers.generation.utils",
              "transformers.modeling_layers", "torch.export._trace", "torch.utils.flop_counter", "networkx", "jsonschema"]
 
@@ -90,7 +90,7 @@ def _processes():
             os.environ.pop(name) if name not in before else os.environ.update({name: before[name]})
     return context
 
-
+# %% ../nbs/12c_build.ipynb #4ed1c92a
 def _work(connection, config: dict) -> None:
     "Trace a config and send its records, or the reason why there are none"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -105,7 +105,7 @@ def _work(connection, config: dict) -> None:
     connection.send(result)
     connection.close()
 
-# %% ../nbs/12c_build.ipynb #9d258bf0
+# %% ../nbs/12c_build.ipynb #967ed4d8
 @dataclass(frozen=True)
 class Outcome:
     "What became of one item"
@@ -122,13 +122,25 @@ class Running:
     process: object
     start: float
 
+# %% ../nbs/12c_build.ipynb #ece7e9af
+def _start(context, item: Item) -> tuple:
+    "Begin to trace an item: the connection on which its result comes, and what is known of it"
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(theirs, item.config), daemon=True)
+    try:
+        process.start()
+    except EOFError:  # the process that others are forked from died of its imports, and said so on stderr
+        raise ModelError("tracing cannot start, because importing torch and transformers fails here; the reason stands above") from None
+    theirs.close()
+    return ours, Running(item, process, time.monotonic())
 
+# %% ../nbs/12c_build.ipynb #42bd1785
 def current_record(config: dict, directory: Path):
     "The record in a directory that fits a config and the installed source; None when there is none"
     db = Database(directory, directory)
     return next((r for _, r in stored_records(config["model_type"], db) if not fits(r, config) and not outdated(r, db)), None)
 
-
+# %% ../nbs/12c_build.ipynb #7328c01a
 def landed(item: Item, result, directory: Path) -> tuple[str, str]:
     "Store what a process sent; gives status and text of the outcome"
     if isinstance(result, str):
@@ -144,19 +156,7 @@ def landed(item: Item, result, directory: Path) -> tuple[str, str]:
     why = "".join(f": {reason}" for reason in proof.get("failed", ())[:1])[:160]
     return "made", f"{record['id']}, {len(classes)} classes, {proof['status']}{why}"
 
-# %% ../nbs/12c_build.ipynb #2621e665
-def _start(context, item: Item) -> tuple:
-    "Begin to trace an item: the connection on which its result comes, and what is known of it"
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(theirs, item.config), daemon=True)
-    try:
-        process.start()
-    except EOFError:  # the process that others are forked from died of its imports, and said so on stderr
-        raise ModelError("tracing cannot start, because importing torch and transformers fails here; the reason stands above") from None
-    theirs.close()
-    return ours, Running(item, process, time.monotonic())
-
-
+# %% ../nbs/12c_build.ipynb #0a9832c6
 def _ready(running: dict, timeout: float, look) -> list:
     "The connections that have a result, are closed, or are late; waits for the first, and looks for an interrupt meanwhile"
     ready = []
@@ -165,7 +165,7 @@ def _ready(running: dict, timeout: float, look) -> list:
         ready = multiprocessing.connection.wait(list(running), 0.2) or [c for c, r in running.items() if time.monotonic() - r.start >= timeout]
     return ready
 
-
+# %% ../nbs/12c_build.ipynb #7935981c
 def _finish(connection, r: Running, directory: Path, timeout: float) -> Outcome:
     "Take the result of a trace, or end it when it is late"
     try:
@@ -178,7 +178,7 @@ def _finish(connection, r: Running, directory: Path, timeout: float) -> Outcome:
     connection.close()
     return Outcome(r.item.name, status, text, time.monotonic() - r.start)
 
-
+# %% ../nbs/12c_build.ipynb #f3f04e56
 @contextlib.contextmanager
 def _killed(running: dict):
     "However it is left, what still runs is ended"
@@ -188,7 +188,7 @@ def _killed(running: dict):
         for r in running.values():
             r.process.kill()
 
-
+# %% ../nbs/12c_build.ipynb #8365bb7b
 @contextlib.contextmanager
 def interrupts(then=None):
     """Gives a function that raises KeyboardInterrupt once Ctrl-C was pressed; pressed again, it is raised at once.
@@ -216,7 +216,7 @@ def interrupts(then=None):
         if main:
             signal.signal(signal.SIGINT, before)
 
-
+# %% ../nbs/12c_build.ipynb #13154334
 def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 300, progress=None) -> list[Outcome]:
     """Have records of all items in a directory; gives what became of each, in the order of finishing.
 
