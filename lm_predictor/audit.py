@@ -31,15 +31,15 @@ from .trust import Check
 from .typeset import latex, symbol
 
 # %% auto #0
-__all__ = ['SECTIONS', 'AuditError', 'Page', 'table', 'code', 'inline', 'first_arguments', 'Audit', 'audit', 'forward_of',
-           'source', 'number', 'executed', 'path', 'parameters', 'latex_condition', 'operators', 'Picture', 'traffic',
-           'calls', 'agent', 'checks', 'audit_notebook', 'write_audit']
+__all__ = ['SECTIONS', 'AuditError', 'Page', 'table', 'code', 'inline', 'number', 'first_arguments', 'Audit', 'audit',
+           'forward_of', 'source', 'executed', 'path', 'latex_condition', 'parameters', 'operators', 'Picture',
+           'traffic', 'calls', 'agent', 'checks', 'audit_notebook', 'write_audit']
 
 # %% ../nbs/12e_audit.ipynb #2670cea7
 class AuditError(ValueError):
     "A class that cannot be audited, and why"
 
-
+# %% ../nbs/12e_audit.ipynb #97e427e5
 class Page(str):
     "Markdown that a notebook shows rendered"
 
@@ -49,27 +49,31 @@ class Page(str):
     def __repr__(self) -> str:
         return f"Page of {self.count(chr(10)) + 1} lines; print() shows its Markdown"
 
-
+# %% ../nbs/12e_audit.ipynb #908d322c
 def table(columns: Iterable[str], rows: Iterable[Iterable]) -> Page:
     "A Markdown table; a column whose name ends with : is set right"
     columns = list(columns)
     head = [f"| {' | '.join(c.rstrip(':') for c in columns)} |", f"|{'|'.join('---:' if c.endswith(':') else '---' for c in columns)}|"]
     return Page("\n".join([*head, *(f"| {' | '.join(map(str, row))} |" for row in rows)]))
 
-
+# %% ../nbs/12e_audit.ipynb #f8560702
 def code(text: str) -> str:
     "One line of source as it stands in a Markdown table, its indent kept"
     text = re.sub(r"[&|<*_$`\[\]~^@\"'\\]", lambda found: f"&#{ord(found[0])};", text.rstrip())
     indent = len(text) - len(text.lstrip())
     return f"<code>{'&nbsp;' * indent}{text.lstrip()}</code>" if text else ""
 
-
+# %% ../nbs/12e_audit.ipynb #a4bb381d
 def inline(formula) -> str:
     "A formula as inline mathematics; nothing for zero"
     text = latex(formula)
     return "" if text == "0" else f"${text}$"
 
-# %% ../nbs/12e_audit.ipynb #97e427e5
+
+def number(n) -> str:
+    return f"{int(n):,}" if n == int(n) else f"{float(n):,.1f}"
+
+# %% ../nbs/12e_audit.ipynb #86564858
 def first_arguments(target: str, start: str, values: dict, case: str, db: Database, model: str) -> dict | None:
     "The numbers that the first call of a class gets, from the class `start` with `values` down; None where it is not reached"
     if target == start:
@@ -89,7 +93,7 @@ def first_arguments(target: str, start: str, values: dict, case: str, db: Databa
 
 _EVERYWHERE = ("w_bytes", "a_bytes", "kv_bytes", "active_experts", "batch_size", "seq_len", "cache_len", "use")
 
-
+# %% ../nbs/12e_audit.ipynb #a3f3253c
 @dataclass(repr=False)
 class Audit:
     "One class in one model at one workload, to be read section by section"
@@ -130,7 +134,12 @@ class Audit:
         "The kernels of this case at these numbers"
         return [k for k in self.variant.kernels if k.runs(self.case, self.values)]
 
+# %% ../nbs/12e_audit.ipynb #90be8c4f
+def _family(subject, name: str) -> tuple:
+    "Checkpoints that are called like their model type before others"
+    return subject.record.model_type.split("_")[0] not in name.lower(), name
 
+# %% ../nbs/12e_audit.ipynb #20f6eedc
 def audit(
     class_name: str,  # fully qualified, or an alias that the database knows
     model: str = "",  # a preset; default the first that executes the class
@@ -163,14 +172,6 @@ def audit(
         raise AuditError(f"{preset} does not execute {name} in {case}")
     return Audit(analysis, analysis.variant(subject.record.id, given), subject.record, preset, config, case, given, db)
 
-
-def _family(subject, name: str) -> tuple:
-    "Checkpoints that are called like their model type before others"
-    return subject.record.model_type.split("_")[0] not in name.lower(), name
-
-
-
-
 # %% ../nbs/12e_audit.ipynb #cbbb8fda
 def forward_of(class_name: str) -> tuple:
     "The file of a class's forward(), as a SourceFile, its path in site-packages and its syntax tree; from its base class where it has none of its own"
@@ -185,7 +186,7 @@ def forward_of(class_name: str) -> tuple:
         raise SourceError(f"{class_name} defines no forward()")
     return file, "/".join(file.path.parts[file.path.parts.index(owner.__module__.split(".")[0]):]), found
 
-
+# %% ../nbs/12e_audit.ipynb #9b6f90e2
 def source(page: Audit) -> Page:
     "Each source line of the forward with FLOPs, bytes read and written: numbers with its calls, and formulas of its own operators"
     text, own, forward = forward_of(page.analysis.class_name)
@@ -209,28 +210,25 @@ def _row(page: Audit, line: int, text: str, file: str, costs) -> tuple:
     sums = [costs.whole[m] for m in (0, 2, 3)]
     return label, code(text), *(number(n) for n in sums), *map(inline, own)
 
+# %% ../nbs/12e_audit.ipynb #786a3b12
+def _held(node, frame) -> str | None:
+    "What a name or a chain of attributes holds in a frame, in a few words; None for what is a module, a function or not there"
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in frame.f_locals:
+        return None
+    value = frame.f_locals[node.id]
+    for name in reversed(names):
+        if not hasattr(value, name):
+            return None
+        value = getattr(value, name)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    return None if callable(value) or node.id == "self" and not names else f"a {type(value).__name__}"
 
-def number(n) -> str:
-    return f"{int(n):,}" if n == int(n) else f"{float(n):,.1f}"
-
-# %% ../nbs/12e_audit.ipynb #a8624812
-def executed(page: Audit, cases: tuple = ("prefill", "decode", "extend")) -> tuple[dict, dict]:
-    "Lines of the forward that each case executed, and what the names in its conditions were: ({case: lines}, {line: {text: [values]}})"
-    from lm_predictor.evidence import Twin
-    from lm_predictor.sheet import workload_sizes
-    text, _, forward = forward_of(page.analysis.class_name)
-    tests = {node.lineno: node.test for node in ast.walk(forward) if isinstance(node, ast.If)}
-    with quiet():
-        full = full_config(page.config)
-        twin = Twin(page.record, full, symbol_values(page.record, full.to_dict()))
-    lines, values = {}, {}
-    for case in (c for c in cases if c in page.record.cases):
-        seen = lines.setdefault(case, set())
-        with _watching(page.analysis.class_name, str(text.path), forward, tests, seen, values):
-            twin.run(case, workload_sizes(page.record, case, twin.values, random.Random(0)))
-    return lines, values
-
-
+# %% ../nbs/12e_audit.ipynb #d91967c6
 class _watching:
     "Within it, lines of one forward that run are added to `seen`, and what conditions ask about to `values`"
 
@@ -261,25 +259,35 @@ class _watching:
                         known.append(found)
         return self._line
 
+# %% ../nbs/12e_audit.ipynb #40b06ff5
+def executed(page: Audit, cases: tuple = ("prefill", "decode", "extend")) -> tuple[dict, dict]:
+    "Lines of the forward that each case executed, and what the names in its conditions were: ({case: lines}, {line: {text: [values]}})"
+    from lm_predictor.evidence import Twin
+    from lm_predictor.sheet import workload_sizes
+    text, _, forward = forward_of(page.analysis.class_name)
+    tests = {node.lineno: node.test for node in ast.walk(forward) if isinstance(node, ast.If)}
+    with quiet():
+        full = full_config(page.config)
+        twin = Twin(page.record, full, symbol_values(page.record, full.to_dict()))
+    lines, values = {}, {}
+    for case in (c for c in cases if c in page.record.cases):
+        seen = lines.setdefault(case, set())
+        with _watching(page.analysis.class_name, str(text.path), forward, tests, seen, values):
+            twin.run(case, workload_sizes(page.record, case, twin.values, random.Random(0)))
+    return lines, values
 
-def _held(node, frame) -> str | None:
-    "What a name or a chain of attributes holds in a frame, in a few words; None for what is a module, a function or not there"
-    names = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name) or node.id not in frame.f_locals:
-        return None
-    value = frame.f_locals[node.id]
-    for name in reversed(names):
-        if not hasattr(value, name):
-            return None
-        value = getattr(value, name)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return repr(value)
-    return None if callable(value) or node.id == "self" and not names else f"a {type(value).__name__}"
+# %% ../nbs/12e_audit.ipynb #5e8973fe
+def _spans(numbers: list) -> str:
+    "1, 2, 3, 7 -> 1-3, 7"
+    spans = []
+    for n in numbers:
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in spans)
 
-
+# %% ../nbs/12e_audit.ipynb #f2d6c9f7
 def path(page: Audit) -> Page:
     "The conditions of the forward: what their names held, which way each phase went, and which lines no phase reached"
     text, own, forward = forward_of(page.analysis.class_name)
@@ -298,18 +306,12 @@ def path(page: Audit) -> Page:
         return Page("The forward has no `if` statement.")
     return table(("line:", "condition", "because", f"its body, in {', '.join(lines)}", "lines never run"), sorted(rows, key=lambda r: int(r[0][1:].partition("]")[0])))
 
+# %% ../nbs/12e_audit.ipynb #742061b9
+def latex_condition(text: str) -> str:
+    from lm_predictor.formula import parse_condition
+    return latex(parse_condition(text))
 
-def _spans(numbers: list) -> str:
-    "1, 2, 3, 7 -> 1-3, 7"
-    spans = []
-    for n in numbers:
-        if spans and n == spans[-1][1] + 1:
-            spans[-1][1] = n
-        else:
-            spans.append([n, n])
-    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in spans)
-
-# %% ../nbs/12e_audit.ipynb #8447d0c8
+# %% ../nbs/12e_audit.ipynb #2280bb75
 def parameters(page: Audit) -> Page:
     "Every symbol of the formulas: how it is typeset, what it means, where its value comes from, how large it is here"
     used = set().union(*(k.cost.flops.names | k.cost.read.names | k.cost.write.names | k.repeat.names for k in page.kernels))
@@ -318,11 +320,6 @@ def parameters(page: Audit) -> Page:
             for n in sorted(used, key=lambda n: (list(told).index(n) if n in told else len(told), n))]
     notes = "".join(f"\n\nThe formulas assume ${latex_condition(a)}$." for a in page.variant.assumptions)
     return Page(table(("symbol", "name", "meaning", "comes from", "here:"), rows) + notes)
-
-
-def latex_condition(text: str) -> str:
-    from lm_predictor.formula import parse_condition
-    return latex(parse_condition(text))
 
 # %% ../nbs/12e_audit.ipynb #4112c50d
 def operators(page: Audit) -> Page:
@@ -346,7 +343,7 @@ class Picture:
     def _repr_png_(self) -> bytes:
         return self._png
 
-
+# %% ../nbs/12e_audit.ipynb #a1f0d571
 def traffic(page: Audit) -> Picture | Page:
     "A figure of the bytes that each source line reads and writes at the page's numbers"
     from matplotlib.figure import Figure
@@ -430,7 +427,15 @@ SECTIONS = (  # title, what is said above it, the cell
     ("The checks, again", "Run now, by this cell: the hash of the source, and every kernel against the recorded graph of the whole model at random sizes. What `lm-predictor verify` found before is in the record.", "shown, found = checks(page)\nassert all(c.ok for c in found), [c for c in found if not c.ok]\nshown"),
 )
 
+# %% ../nbs/12e_audit.ipynb #a99f4d40
+def _markdown(text: str) -> dict:
+    return {"cell_type": "markdown", "metadata": {}, "source": text.splitlines(keepends=True)}
 
+
+def _code(text: str) -> dict:
+    return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": text.splitlines(keepends=True)}
+
+# %% ../nbs/12e_audit.ipynb #3dcdad01
 def audit_notebook(
     class_name: str,
     model: str = "",
@@ -451,15 +456,7 @@ def audit_notebook(
     return {"cells": [cell | {"id": f"{short.lower()[:40]}-{i}"} for i, cell in enumerate(cells)],
             "metadata": {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}, "nbformat": 4, "nbformat_minor": 5}
 
-
-def _markdown(text: str) -> dict:
-    return {"cell_type": "markdown", "metadata": {}, "source": text.splitlines(keepends=True)}
-
-
-def _code(text: str) -> dict:
-    return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": text.splitlines(keepends=True)}
-
-
+# %% ../nbs/12e_audit.ipynb #63b7b904
 def write_audit(class_name: str, directory: Path, model: str = "", db: Database | None = None) -> Path:
     "Write the audit of a class into a directory as CLASS.ipynb; gives its path"
     notebook = audit_notebook(class_name, model, db)
