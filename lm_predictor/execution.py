@@ -5,14 +5,17 @@
 # %% ../nbs/09_execution.ipynb #33c3a108
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .formula import Formula, parse, total
 from .graph import Graph, Node, Read
 from .schema import ZERO, Cost
 
 # %% auto #0
-__all__ = ['EXECUTIONS', 'FUSABLE', 'DeviceKernel', 'base_name', 'device_kernels', 'Plan']
+__all__ = ['EXECUTIONS', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers', 'readers', 'attentions', 'planned',
+           'merge_attention', 'applies_mask', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies', 'ancestors',
+           'interrupted', 'fuse', 'same_rows', 'in_order', 'outside', 'distinct_elements', 'kernel', 'title',
+           'device_kernels']
 
 # %% ../nbs/09_execution.ipynb #8a16ae02
 EXECUTIONS = ("eager", "fused", "flash")
@@ -33,7 +36,257 @@ def base_name(op: str) -> str:
     "An operator's name without namespace and overload: aten.mul.Tensor -> mul"
     return op.split(".")[1].lstrip("_") if "." in op else op
 
+# %% ../nbs/09_execution.ipynb #70629f9b
+@dataclass(frozen=True)
+class Plan:
+    "The operators that a device runs for a graph, by their indices in it, in order"
+    graph: Graph
+    nodes: dict[int, Node]
+    roles: dict[int, str] = field(default_factory=dict)  # operator -> what it is in attention
+    held: dict[int, tuple[Read, ...]] = field(default_factory=dict)  # cache -> reads of what it held before it was appended to
 
+
+def makers(nodes: dict[int, Node]) -> dict[int, list[int]]:
+    "Tensor -> operators that write it, in order"
+    made = {}
+    for i, n in nodes.items():
+        for t, _ in n.writes:
+            made.setdefault(t, []).append(i)
+    return made
+
+
+def readers(nodes: dict[int, Node]) -> dict[int, list[int]]:
+    "Tensor -> operators that read it, in order"
+    read = {}
+    for i, n in nodes.items():
+        for r in n.reads:
+            read.setdefault(r.tensor, []).append(i)
+    return read
+
+# %% ../nbs/09_execution.ipynb #197f4577
+def attentions(graph: Graph) -> dict[int, tuple[list[int], list[int]]]:
+    "Softmax over scores -> the operators before it from the product that makes the scores, those after it to the product that makes the output"
+    nodes = dict(enumerate(graph.nodes))
+    made, read, found = makers(nodes), readers(nodes), {}
+    for i, node in nodes.items():
+        if node.scores is not None:
+            before = _chain(nodes, i, lambda at: max((m for m in made.get(_main_input(nodes[at]), ()) if m < at), default=None))
+            after = _chain(nodes, i, lambda at: _next(nodes, [m for m in read.get(nodes[at].writes[0][0], ()) if m > at]))
+            if before and after:
+                found[i] = before[::-1], after
+    return found
+
+
+def _chain(nodes: dict, start: int, step) -> list[int] | None:
+    "From a softmax through elementwise operators to a matrix product; None when something else is in between"
+    chain, at = [], step(start)
+    while at is not None:
+        chain.append(at)
+        if nodes[at].kind == "matmul":
+            return chain
+        if nodes[at].kind not in ("pointwise", "copy"):
+            return None
+        at = step(at)
+    return None
+
+
+def _main_input(node: Node) -> int:
+    "The input as large as the output: the one that the chain follows"
+    size = node.writes[0][1]
+    return next((r.tensor for r in node.reads if r.elements == size), node.reads[0].tensor if node.reads else -1)
+
+
+def _next(nodes: dict, later: list[int]) -> int | None:
+    "Of the later readers of what an operator wrote, the sole one, or one that changes it in place"
+    in_place = later and any(t == r.tensor for t, _ in nodes[later[0]].writes for r in nodes[later[0]].reads)
+    return later[0] if in_place or len(set(later)) == 1 else None
+
+# %% ../nbs/09_execution.ipynb #b4bf7bf0
+def planned(graph: Graph, found: dict[int, tuple]) -> Plan:
+    "A graph's operators as they are, those of its attentions (`found`) with their roles"
+    roles = {}
+    for softmax, (before, after) in found.items():
+        roles |= {before[0]: "attention scores", softmax: "attention softmax", after[-1]: "attention output"}
+    return Plan(graph, dict(enumerate(graph.nodes)), roles)
+
+# %% ../nbs/09_execution.ipynb #da15c559
+def merge_attention(plan: Plan, found: dict[int, tuple]) -> Plan:
+    "Each attention (`found`) as one operator"
+    nodes, roles = plan.nodes, dict(plan.roles)
+    for softmax, (before, after) in found.items():
+        members, share = [*before, softmax, *after], nodes[softmax]
+        inside = {t for i in members[:-1] for t, _ in nodes[i].writes}
+        kept = [nodes[i] for i in members if i not in before[1:] or not applies_mask(nodes[i], share.scores)]
+        scale = lambda flops: total(flops) * share.pairs / share.scores
+        last = members[-1]
+        merged = replace(share, op="attention", kind="attention", reads=tuple(r for n in kept for r in n.reads if r.tensor not in inside),
+                         writes=nodes[last].writes, flops=scale(n.flops for n in kept), matmul_flops=scale(n.matmul_flops for n in kept))
+        nodes = {i: merged if i == last else n for i, n in nodes.items() if i == last or i not in members}
+        roles[last] = "attention"
+    return replace(plan, nodes=nodes, roles=roles)
+
+
+def applies_mask(node: Node, scores: Formula) -> bool:
+    "Whether an operator before a softmax only adds or selects the mask: an operand of one value per pair (`scores`: pairs of a head), for all heads"
+    if base_name(node.op) not in ("add", "masked_fill", "where"):
+        return False
+    others = [r.elements for r in node.reads if r.elements != node.writes[0][1]]
+    at = {n: 840 + 7 * k for k, n in enumerate(sorted(node.writes[0][1].names | scores.names | {"batch_size"}))}
+    per_pair = (1, at["batch_size"])
+    return any(e.names <= set(at) and e.evaluate(at) in [scores.evaluate(at) * b for b in per_pair] for e in others)
+
+# %% ../nbs/09_execution.ipynb #2d262da6
+def wanted(graph: Graph) -> set[int]:
+    "The tensors that outlive a forward: its logits and the caches"
+    return {graph.logits} | {i for i, t in enumerate(graph.tensors) if t.kind == "cache"}
+
+
+def drop_unused(plan: Plan) -> Plan:
+    "A plan without the operators whose results nobody reads"
+    needed, live = wanted(plan.graph), {}
+    for i, n in reversed(plan.nodes.items()):
+        if any(t in needed for t, _ in n.writes):
+            live[i] = n
+            needed |= {r.tensor for r in n.reads}
+    return replace(plan, nodes=dict(reversed(live.items())))
+
+# %% ../nbs/09_execution.ipynb #7754a12d
+def append_in_place(plan: Plan) -> Plan:
+    "A concatenation that makes the new cache writes only the new entries"
+    tensors, nodes, held = plan.graph.tensors, dict(plan.nodes), dict(plan.held)
+    for i, n in plan.nodes.items():
+        made = n.writes[0][0]
+        if base_name(n.op) == "cat" and tensors[made].kind == "cache":
+            new = tuple(r for r in n.reads if tensors[r.tensor].kind != "cache")
+            held[made] = tuple(r for r in n.reads if r not in new)
+            nodes[i] = replace(n, op="aten.append", reads=new, writes=((made, total(r.elements for r in new)),))
+    return replace(plan, nodes=nodes, held=held)
+
+# %% ../nbs/09_execution.ipynb #940ee40e
+def fold_copies(plan: Plan) -> Plan:
+    "A plan without copies within one element size: their readers read the original"
+    nodes, tensors, made, kept = dict(plan.nodes), plan.graph.tensors, makers(plan.nodes), wanted(plan.graph)
+    for i, n in plan.nodes.items():
+        if n.kind != "copy" or base_name(n.op) not in ("clone", "contiguous") or len(n.reads) != 1:
+            continue
+        source, copied = n.reads[0], n.writes[0][0]
+        same = tensors[source.tensor].item == tensors[copied].item or tensors[source.tensor].kind == "cache"
+        if copied in kept or max(len(made.get(source.tensor, ())), len(made[copied])) > 1 or not same:
+            continue
+        del nodes[i]
+        for j, m in list(nodes.items()):
+            if any(r.tensor == copied for r in m.reads):
+                nodes[j] = replace(m, reads=tuple(
+                    (source if r.view < 0 else replace(r, tensor=source.tensor)) if r.tensor == copied else r for r in m.reads))
+    return replace(plan, nodes=nodes)
+
+# %% ../nbs/09_execution.ipynb #8b49282f
+def ancestors(nodes: dict[int, Node]) -> dict[int, set[int]]:
+    "Operator -> all operators that it depends on"
+    found, made = {}, makers(nodes)
+    for i, n in nodes.items():
+        direct = {m for r in n.reads for m in made.get(r.tensor, ()) if m in found}
+        found[i] = direct.union(*(found[m] for m in direct))
+    return found
+
+
+def interrupted(group: set[int], above: dict[int, set[int]]) -> bool:
+    "Whether an operator outside a group needs some of it and is needed by some of it"
+    outside = set().union(*(above[i] for i in group)) - group
+    return any(above[i] & group for i in outside)
+
+# %% ../nbs/09_execution.ipynb #3a54af82
+FUSABLE = frozenset({"pointwise", "copy", "reduction", "softmax", "norm", "create"})
+
+
+def fuse(plan: Plan) -> list[list[int]]:
+    "The operators of a plan, those that run in one kernel together"
+    nodes, graph, made, read, above = plan.nodes, plan.graph, makers(plan.nodes), readers(plan.nodes), ancestors(plan.nodes)
+    scopes = {call: tuple(c for c in graph.chain(call) if graph.calls[c].repeat != parse(1)) for call in {n.call for n in nodes.values()}}
+    place, group = {i: k for k, i in enumerate(nodes)}, {i: {i} for i in nodes}
+    for i, n in nodes.items():
+        for r in n.reads if n.kind in FUSABLE else ():
+            p = next((m for m in reversed(made.get(r.tensor, ())) if place[m] < place[i]), None)
+            if p is None or nodes[p].kind not in FUSABLE or group[p] is group[i] or scopes[nodes[p].call] != scopes[n.call]:
+                continue
+            both = group[p] | group[i]
+            needed = set(read[r.tensor]) <= both or any(_domain(nodes[m]) == r.elements for m in group[i])
+            if needed and same_rows(nodes[m] for m in both) and not interrupted(both, above):
+                group |= {m: both for m in both}
+    return [sorted(g, key=place.get) for g in {id(g): g for g in group.values()}.values()]
+
+
+def same_rows(nodes) -> bool:
+    "Whether the reductions among operators go over rows of one shape"
+    return len({(n.reads[0].elements, n.extent) for n in nodes if n.kind in ("reduction", "softmax", "norm")}) < 2
+
+
+def _domain(n: Node) -> Formula:
+    "The elements that an operator goes over"
+    return n.reads[0].elements if n.kind == "reduction" and n.reads else n.writes[0][1]
+
+# %% ../nbs/09_execution.ipynb #08dc9979
+def in_order(plan: Plan, groups: list[list[int]]) -> list[list[int]]:
+    "The kernels' operators so that each comes after those that make what it reads"
+    place, made = {i: k for k, i in enumerate(plan.nodes)}, makers(plan.nodes)
+    home = {i: g for g, group in enumerate(groups) for i in group}
+    needs = {g: {home[m] for i in group for r in plan.nodes[i].reads for m in made.get(r.tensor, ()) if place[m] < place[i]} - {g}
+             for g, group in enumerate(groups)}
+    waiting, done = sorted(needs, key=lambda g: max(place[i] for i in groups[g])), []
+    while waiting:
+        ready = next(g for g in waiting if needs[g] <= set(done))
+        waiting.remove(ready)
+        done.append(ready)
+    return [groups[g] for g in done]
+
+# %% ../nbs/09_execution.ipynb #dab38502
+def outside(plan: Plan, nodes: list[Node]) -> dict[int, list[Read]]:
+    "What operators read that none of them made before: of a cache that one appended to, what it held"
+    found, made = {}, set()
+    for n in nodes:
+        for r in n.reads:
+            for read in [r] if r.tensor not in made else plan.held.get(r.tensor, ()):
+                found.setdefault(read.tensor, []).append(read)
+        made |= {t for t, _ in n.writes}
+    return found
+
+
+def distinct_elements(graph: Graph, tensor: int, reads: list[Read]) -> Formula:
+    "Distinct elements of a tensor that several reads touch: the whole of it, or its views"
+    whole = next((r.elements for r in reads if r.view < 0), None)
+    if whole is not None:
+        return whole
+    views = {r.view: r.elements for r in reads}
+    parts, most = total(views.values()), graph.tensors[tensor].elements
+    return parts if len(views) == 1 or parts == most else parse(f"min({parts}, {most})")
+
+# %% ../nbs/09_execution.ipynb #143fc196
+RANK = {"matmul": 4, "attention": 4, "softmax": 3, "norm": 3, "reduction": 2, "pointwise": 1}  # the kind that a kernel is about
+
+
+def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKernel:
+    "The kernel that runs some operators of a plan; `read`: who reads each tensor"
+    graph, nodes = plan.graph, [plan.nodes[i] for i in group]
+    bytes_read = total(distinct_elements(graph, t, reads) * graph.tensors[t].item for t, reads in outside(plan, nodes).items())
+    out = {}
+    for n in nodes:
+        for t, elements in n.writes:
+            if not set(read.get(t, ())) <= set(group) or graph.tensors[t].kind != "activation" or t == graph.logits:
+                out.setdefault(t, elements)  # the first write of a new tensor is the whole of it
+    main = max(nodes, key=lambda n: RANK.get(n.kind, 0))
+    return DeviceKernel(title(plan, group), main.call, main.line, graph.repeat(main.call),
+                        Cost(total(n.flops for n in nodes), total(n.matmul_flops for n in nodes), bytes_read,
+                             total(e * graph.tensors[t].item for t, e in out.items())), tuple(group))
+
+
+def title(plan: Plan, group: list[int]) -> str:
+    "The operators of a kernel by name, after its role in attention"
+    role = next((plan.roles[i] for i in group if i in plan.roles), "")
+    names = [base_name(plan.nodes[i].op) for i in group if plan.nodes[i].kind != "create"] or [base_name(plan.nodes[group[0]].op)]
+    text = " + ".join(f"{names.count(n)} {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names))
+    return f"{role}: {text}" if role and role != text else text
+
+# %% ../nbs/09_execution.ipynb #4b58060b
 def device_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]:
     "The kernels that a device launches for one forward, in order"
     if execution not in EXECUTIONS:
@@ -41,266 +294,8 @@ def device_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]
     if execution == "eager":
         repeat = {call: graph.repeat(call) for call in {n.call for n in graph.nodes}}
         return [DeviceKernel(base_name(n.op), n.call, n.line, repeat[n.call], graph.cost(n), (i,)) for i, n in enumerate(graph.nodes)]
-    plan = Plan(graph)
-    if execution == "flash":
-        plan.merge_attention()
-    plan.drop_unused()
-    plan.append_in_place()
-    plan.fold_copies()
-    plan.fuse()
-    return plan.kernels()
-
-# %% ../nbs/09_execution.ipynb #866274dd
-FUSABLE = frozenset({"pointwise", "copy", "reduction", "softmax", "norm", "create"})
-
-
-class Plan:
-    "A rewriting of a graph into device kernels"
-
-    def __init__(self, graph: Graph):
-        self.graph = graph
-        self.nodes: dict[int, Node] = dict(enumerate(graph.nodes))
-        self.groups: list[list[int]] = []  # operators that run in one kernel
-        self.roles: dict[int, str] = {}  # operator -> what it is in attention
-        self.attention: dict[int, tuple] = {}  # softmax -> operators before it from the scores on, after it to the output
-        self.held: dict[int, tuple] = {}  # cache -> reads of what it held before it was appended to
-        self.wanted = {graph.logits} | {i for i, t in enumerate(graph.tensors) if t.kind == "cache"}
-        self.scopes = {call: tuple(c for c in graph.chain(call) if graph.calls[c].repeat != parse(1)) for call in {n.call for n in graph.nodes}}
-        self._find_attention()
-
-    def makers(self) -> dict[int, list[int]]:
-        "Tensor -> operators that write it, in order"
-        made = {}
-        for i, n in self.nodes.items():
-            for t, _ in n.writes:
-                made.setdefault(t, []).append(i)
-        return made
-
-    def readers(self) -> dict[int, list[int]]:
-        "Tensor -> operators that read it, in order"
-        read = {}
-        for i, n in self.nodes.items():
-            for r in n.reads:
-                read.setdefault(r.tensor, []).append(i)
-        return read
-
-    # -- attention ---------------------------------------------------------------------------------------------------
-
-    def _find_attention(self) -> None:
-        "Find product, elementwise chain, softmax, elementwise chain, product; note each operator's role"
-        makers, readers = self.makers(), self.readers()
-        for i, node in self.nodes.items():
-            if node.scores is None:
-                continue
-            before = self._chain(i, lambda n: makers.get(self._main_input(n), [None])[-1])
-            after = self._chain(i, lambda n: self._sole(readers, n.writes[0][0]))
-            if before and after:
-                self.roles |= {before[-1]: "attention scores", i: "attention softmax", after[-1]: "attention output"}
-                self.attention[i] = (before[::-1], after)
-
-    def _chain(self, start: int, step) -> list[int] | None:
-        "From a softmax through elementwise operators to a matrix product; None when something else is in between"
-        chain, at = [], step(self.nodes[start])
-        while at is not None:
-            chain.append(at)
-            if self.nodes[at].kind == "matmul":
-                return chain
-            if self.nodes[at].kind not in ("pointwise", "copy"):
-                return None
-            at = step(self.nodes[at])
-        return None
-
-    def _main_input(self, node: Node) -> int:
-        "The input as large as the output: the one that the chain follows"
-        size = node.writes[0][1]
-        return next((r.tensor for r in node.reads if r.elements == size), node.reads[0].tensor if node.reads else -1)
-
-    @staticmethod
-    def _sole(readers: dict, tensor: int) -> int | None:
-        found = list(dict.fromkeys(readers.get(tensor, ())))
-        return found[0] if len(found) == 1 else None
-
-    def merge_attention(self) -> None:
-        "Make each attention one operator that computes only the pairs the mask leaves; its mask is not read"
-        for softmax, (before, after) in self.attention.items():
-            members, share = [*before, softmax, *after], self.nodes[softmax]
-            inside = {t for i in members[:-1] for t, _ in self.nodes[i].writes}
-            kept = [self.nodes[i] for i in members if not self._applies_mask(i, before, share.scores)]
-            reads = tuple(r for n in kept for r in n.reads if r.tensor not in inside)
-            scale = lambda flops: total(flops) * share.pairs / share.scores
-            last = members[-1]  # what it reads is made before, what it writes is read after
-            merged = replace(share, op="attention", kind="attention", reads=reads, writes=self.nodes[last].writes,
-                             flops=scale(n.flops for n in kept), matmul_flops=scale(n.matmul_flops for n in kept))
-            self.nodes = {i: merged if i == last else n for i, n in self.nodes.items() if i == last or i not in members}
-            self.roles[last] = "attention"
-
-    def _applies_mask(self, i: int, before: list, scores: Formula) -> bool:
-        "Whether an operator between scores and softmax only adds or selects the mask: an operand of one value per pair, for all heads"
-        node = self.nodes[i]
-        if i not in before or node.kind == "matmul" or base_name(node.op) not in ("add", "masked_fill", "where"):
-            return False
-        others = [r.elements for r in node.reads if r.elements != node.writes[0][1]]
-        at = {n: 840 + 7 * k for k, n in enumerate(sorted(node.writes[0][1].names | scores.names | {"batch_size"}))}
-        per_pair = (1, at["batch_size"])
-        return any(e.names <= set(at) and e.evaluate(at) in [scores.evaluate(at) * b for b in per_pair] for e in others)
-
-    # -- what is not needed, copied or copied whole ------------------------------------------------------------------
-
-    def drop_unused(self) -> None:
-        "Remove operators whose results nobody reads, such as the building of a mask that attention does not read"
-        needed, live = set(self.wanted), {}
-        for i, n in reversed(self.nodes.items()):
-            if any(t in needed for t, _ in n.writes):
-                live[i] = n
-                needed |= {r.tensor for r in n.reads}
-        self.nodes = dict(reversed(live.items()))
-
-    def append_in_place(self) -> None:
-        "A concatenation that makes the new cache writes only the new entries"
-        for i, n in self.nodes.items():
-            if base_name(n.op) == "cat" and self.graph.tensors[n.writes[0][0]].kind == "cache":
-                new = tuple(r for r in n.reads if self.graph.tensors[r.tensor].kind != "cache")
-                self.held[n.writes[0][0]] = tuple(r for r in n.reads if r not in new)
-                self.nodes[i] = replace(n, op="aten.append", reads=new, writes=((n.writes[0][0], total(r.elements for r in new)),))
-
-    def fold_copies(self) -> None:
-        "A copy within one element size needs no kernel: whoever reads the copy can read the original through its strides"
-        written = {}
-        for n in self.nodes.values():
-            for t, _ in n.writes:
-                written[t] = written.get(t, 0) + 1
-        for i, n in list(self.nodes.items()):
-            if n.kind != "copy" or base_name(n.op) not in ("clone", "contiguous") or len(n.reads) != 1:
-                continue
-            source, copied = n.reads[0], n.writes[0][0]
-            if copied in self.wanted or max(written.get(source.tensor, 0), written[copied]) > 1 or self.graph.tensors[source.tensor].item != self.graph.tensors[copied].item \
-                    and self.graph.tensors[source.tensor].kind != "cache":
-                continue
-            del self.nodes[i]
-            for j, m in [(j, m) for j, m in self.nodes.items() if any(r.tensor == copied for r in m.reads)]:
-                self.nodes[j] = replace(m, reads=tuple(
-                    (source if r.view < 0 else replace(r, tensor=source.tensor)) if r.tensor == copied else r for r in m.reads))
-
-    # -- fusion ------------------------------------------------------------------------------------------------------
-
-    def scope(self, i: int) -> tuple:
-        "The repeated calls around an operator: only operators repeated together can share a kernel"
-        return self.scopes[self.nodes[i].call]
-
-    def fuse(self) -> None:
-        "Put elementwise operators and reductions into the kernel that makes their input, where that is one kernel's work"
-        order = list(self.nodes)
-        makers, readers = self.makers(), self.readers()
-        ancestors = self._ancestors(order, makers)
-        group_of, place = {i: {i} for i in order}, {i: k for k, i in enumerate(order)}
-        for i in order:
-            if self.nodes[i].kind not in FUSABLE:
-                continue
-            for r in self.nodes[i].reads:
-                p = next((m for m in reversed(makers.get(r.tensor, ())) if place[m] < place[i]), None)
-                if p is None or self.nodes[p].kind not in FUSABLE or group_of[p] is group_of[i] or self.scope(p) != self.scope(i):
-                    continue
-                a, b = group_of[p], group_of[i]
-                if self._one_kernel(a, b, r, readers) and not self._cycle(a, b, ancestors):
-                    merged = a | b
-                    for m in merged:
-                        group_of[m] = merged
-        seen = set()
-        for i in order:
-            if id(group_of[i]) not in seen:
-                seen.add(id(group_of[i]))
-                self.groups.append(sorted(group_of[i], key=place.get))
-
-    def _one_kernel(self, a: set, b: set, r: Read, readers: dict) -> bool:
-        "Whether two groups of operators go over the same elements, row by row"
-        rows = {(self.nodes[m].reads[0].elements, self.nodes[m].extent) for m in a | b if self.nodes[m].kind in ("reduction", "softmax", "norm")}
-        if len(rows) > 1:
-            return False
-        consumers = set(readers.get(r.tensor, ()))
-        return consumers <= a | b or any(self._domain(m) == r.elements for m in b)
-
-    def _domain(self, i: int) -> Formula:
-        n = self.nodes[i]
-        return n.reads[0].elements if n.kind == "reduction" and n.reads else n.writes[0][1]
-
-    def _ancestors(self, order: list, makers: dict) -> dict:
-        "Operator -> all operators that it depends on"
-        found = {}
-        for i in order:
-            direct = {m for r in self.nodes[i].reads for m in makers.get(r.tensor, ()) if m in found}
-            found[i] = direct.union(*(found[m] for m in direct))
-        return found
-
-    @staticmethod
-    def _cycle(a: set, b: set, ancestors: dict) -> bool:
-        "Whether an operator outside both depends on one group while the other depends on it"
-        both = a | b
-        above = set().union(*(ancestors[i] for i in both)) - both
-        return any(ancestors[i] & both for i in above)
-
-    # -- costs -------------------------------------------------------------------------------------------------------
-
-    def kernels(self) -> list[DeviceKernel]:
-        "The kernels of the plan with their costs"
-        readers = self.readers()
-        return [self._kernel(g, readers) for g in self._in_order()]
-
-    def _in_order(self) -> list[list[int]]:
-        "The groups so that each comes after those that make what it reads"
-        place, makers = {i: k for k, i in enumerate(self.nodes)}, self.makers()
-        home = {i: g for g, group in enumerate(self.groups) for i in group}
-        needs = {g: {home[m] for i in group for r in self.nodes[i].reads for m in makers.get(r.tensor, ()) if place[m] < place[i]} - {g}
-                 for g, group in enumerate(self.groups)}
-        waiting, done = sorted(needs, key=lambda g: max(place[i] for i in self.groups[g])), []
-        while waiting:
-            ready = next(g for g in waiting if needs[g] <= set(done))
-            waiting.remove(ready)
-            done.append(ready)
-        return [self.groups[g] for g in done]
-
-    def _kernel(self, group: list[int], readers: dict) -> DeviceKernel:
-        members, nodes = set(group), [self.nodes[i] for i in group]
-        read = total(self._elements(t, reads) * self.graph.tensors[t].item for t, reads in self._outside(nodes).items())
-        out = {}
-        for n in nodes:
-            for t, elements in n.writes:
-                if t in self.wanted or not set(readers.get(t, ())) <= members or self._escapes(t):
-                    out.setdefault(t, elements)  # the first write of a new tensor is the whole of it
-        write = total(e * self.graph.tensors[t].item for t, e in out.items())
-        main = max(group, key=lambda i: (self.nodes[i].kind in ("matmul", "attention"), self.nodes[i].kind in ("softmax", "norm"),
-                                         self.nodes[i].kind == "reduction", self.nodes[i].kind == "pointwise"))
-        n = self.nodes[main]
-        return DeviceKernel(self._title(group), n.call, n.line, self.graph.repeat(n.call),
-                            Cost(total(m.flops for m in nodes), total(m.matmul_flops for m in nodes), read, write), tuple(group))
-
-    def _escapes(self, tensor: int) -> bool:
-        "Tensors of the input or weights that are written in place stay visible"
-        return self.graph.tensors[tensor].kind != "activation"
-
-    def _outside(self, nodes: list) -> dict[int, list[Read]]:
-        "What the operators of a kernel read that none of them made before: of a cache that one appended to, what it held"
-        found, made = {}, set()
-        for n in nodes:
-            for r in n.reads:
-                for outside in [r] if r.tensor not in made else self.held.get(r.tensor, ()):
-                    found.setdefault(outside.tensor, []).append(outside)
-            made |= {t for t, _ in n.writes}
-        return found
-
-    def _elements(self, tensor: int, reads: list[Read]) -> Formula:
-        "Distinct elements of a tensor that a kernel reads"
-        whole = next((r.elements for r in reads if r.view < 0), None)
-        if whole is not None:
-            return whole
-        parts = total({r.view: r.elements for r in reads}.values())
-        return parts if len({r.view for r in reads}) == 1 else _smaller(parts, self.graph.tensors[tensor].elements)
-
-    def _title(self, group: list[int]) -> str:
-        role = next((self.roles[i] for i in group if i in self.roles), "")
-        names = [base_name(self.nodes[i].op) for i in group if self.nodes[i].kind != "create"] or [base_name(self.nodes[group[0]].op)]
-        text = " + ".join(f"{names.count(n)} {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names))
-        return f"{role}: {text}" if role and role != text else text
-
-
-def _smaller(a: Formula, b: Formula) -> Formula:
-    return a if a == b else parse(f"min({a}, {b})")
+    found = attentions(graph)
+    plan = planned(graph, found)
+    plan = fold_copies(append_in_place(drop_unused(merge_attention(plan, found) if execution == "flash" else plan)))
+    read = readers(plan.nodes)
+    return [kernel(plan, group, read) for group in in_order(plan, fuse(plan))]

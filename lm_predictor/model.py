@@ -22,7 +22,7 @@ from pathlib import Path
 
 from .config import CANONICAL, LAYERS, MEANING, canonical, flat, relate, rope_kind, settings, window
 from .database import Database, DatabaseError, joined, locked, merged, read_analysis, read_json, shipped_directory, write_json
-from .execution import EXECUTIONS, Plan, device_kernels
+from .execution import EXECUTIONS, attentions, device_kernels
 from .formula import FormulaError, parse
 from .graph import ModelRecord, check_record, record_from_json, record_to_json
 from .hardware import Hardware, compute_dtype, load_hardware
@@ -719,7 +719,7 @@ def whole(x) -> int:
 def _notes(graph, execution: str) -> list[str]:
     "What the figures of a graph take for granted"
     notes = []
-    unfused = sum(n.scores is not None and n.op != "attention" for n in graph.nodes) - len(Plan(graph).attention)
+    unfused = sum(n.scores is not None and n.op != "attention" for n in graph.nodes) - len(attentions(graph))
     if execution == "flash" and unfused > 0:
         notes.append(f"{unfused} attention(s) are not of the form product, softmax, product; flash materialises their scores")
     return notes
