@@ -938,7 +938,7 @@ def _class_row(path: Path, data: dict, place: str) -> list:
 
 # %% ../nbs/17_cli.ipynb #8abd8064
 def _list(db) -> int:
-    from lm_predictor.database import read_json
+    from lm_predictor.database import DatabaseError, read_json
     print(f"shipped {db.shipped}\nyours   {db.overlay}")
     rows = {"models": [], "": []}
     for folder, found in rows.items():
@@ -949,7 +949,7 @@ def _list(db) -> int:
                     try:
                         found.append(_record_row(path, read_json(path), place) if folder else _class_row(path, read_json(path), place))
                     except (LookupError, ValueError, TypeError, AttributeError) as e:
-                        found.append([path.stem, *[""] * 3, f"BROKEN: {e if isinstance(e, LookupError) else 'see `lm-predictor db check`'}", "", place])
+                        found.append([path.stem, *[""] * 3, f"BROKEN: {e if isinstance(e, DatabaseError) else 'see `lm-predictor db check`'}", "", place])
     columns = lambda *names: [(n, "right" if n in ("classes", "cases", "kernels", "variants", "models") else "left") for n in names]
     _table(columns("record", "model", "classes", "cases", "status", "date", "where"), rows["models"], f"{len(rows['models'])} model records")
     _table(columns("class", "kernels", "variants", "models", "status", "date", "where"), sorted(rows[""]), f"{len(rows[''])} class records")
@@ -971,7 +971,7 @@ def _check_files(db) -> int:
             broken.setdefault(" ".join(str(e).split()))
     for reason in broken:
         print(reason, file=sys.stderr)
-    print(f"{len(paths)} model records and {len(db.names())} class records: {f'{len(broken)} broken' if broken else 'all in order'}")
+    print(f"{len(paths)} model record{'s' * (len(paths) != 1)} and {len(db.names())} class record{'s' * (len(db.names()) != 1)}: {f'{len(broken)} broken' if broken else 'all in order'}")
     return 2 if broken else 0
 
 # %% ../nbs/17_cli.ipynb #eb09711d

@@ -589,7 +589,7 @@ def _largest(steps: tuple, top: int, total: int) -> tuple:
     shown = sorted(steps, key=lambda s: -abs(s.removed))[:top]
     shown = [s for s in steps if s in shown and abs(s.removed) >= 0.002 * total]
     rest = [s for s in steps if s not in shown]
-    others = [Step(f"{len(rest)} others", "other", sum(s.removed for s in rest))] if sum(s.removed for s in rest) else []
+    others = [Step(f"{len(rest)} other{'s' * (len(rest) > 1)}", "other", sum(s.removed for s in rest))] if sum(s.removed for s in rest) else []
     return (*(s for s in shown if s.removed > 0), *others, *(replace(s, name=f"now: {s.name}") for s in shown if s.removed < 0))
 
 # %% ../nbs/14_plot.ipynb #26b6c48d

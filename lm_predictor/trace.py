@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
+import functools
 import inspect
 import math
 import numbers
@@ -113,6 +114,7 @@ def operand(t: torch.Tensor) -> Operand:
     return Operand(tuple(size(n) for n in t.shape), distinct(t))
 
 # %% ../nbs/05_trace.ipynb #8cb4d9fa
+@functools.cache
 def _in_package(filename: str) -> str:
     "Path of a source file relative to site-packages, for files of torch, transformers and a model's own code that it loaded"
     for package in ("transformers", "torch", *(("transformers_modules",) if "/transformers_modules/" in filename else ())):
@@ -133,7 +135,7 @@ _DECORATORS = ("utils/generic.py", "utils/output_capturing.py", "nn/modules/modu
 
 def _forward_codes(cls) -> tuple:
     "Code objects of a class's forward: the function itself, and the set of its wrappers"
-    function, wrappers = inspect.getattr_static(cls, "forward", None), set()
+    function, wrappers = next((vars(c)["forward"] for c in cls.__mro__ if "forward" in vars(c)), None), set()
     while hasattr(function, "__wrapped__"):
         wrappers.add(getattr(function, "__code__", None))
         function = function.__wrapped__
