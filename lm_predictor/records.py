@@ -27,7 +27,7 @@ from .layers import layer_count, layers_name, per_layer
 from .mask import kept_pairs, pairs_formula
 from .schema import AMBIENT, Analysis, Cost, Kernel, Operator, Parameter, Variant, name_record
 from .source import SourceError, find_class, locate, module_file, source_file, split_class
-from .trace import (BEYOND, CASES, SHORT, Call, ModelTrace, Op, Recorder, Symbols, TraceError, cache_name, constructor_arguments, defaults, distinct, frame_file, shown_modules,
+from .trace import (BEYOND, CASES, SHORT, WITHOUT, Call, ModelTrace, Op, Recorder, Symbols, TraceError, cache_name, constructor_arguments, defaults, distinct, frame_file, shown_modules,
                                 recording, size, symbolic_construction, trace_model)
 
 # %% auto #0
@@ -316,7 +316,8 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     count, size_bytes, modules = weights_and_modules(trace, write)
     pairs, notes = _pairs(trace)
     if not cache_name(trace.model):
-        notes = (*notes, "this model keeps no cache: every forward runs the tokens before the new ones again")
+        why = f"is run without its cache ({WITHOUT[config.model_type]})" if config.model_type in WITHOUT else "keeps no cache"
+        notes = (*notes, f"this model {why}: every forward runs the tokens before the new ones again")
     notes = (*notes, *_never_run(trace))
     uncounted = {}
     for recorder in trace.recorders.values():

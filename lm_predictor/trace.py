@@ -34,7 +34,7 @@ from .source import SourceError, package_root, source_file
 from .values import looked_at, warm_up
 
 # %% auto #0
-__all__ = ['CASES', 'SHORT', 'BEYOND', 'SHAPES', 'FLOAT32', 'INNER', 'CACHE_NAMES', 'ONE_BY_ONE', 'TraceError', 'Storage', 'Op',
+__all__ = ['CASES', 'SHORT', 'BEYOND', 'SHAPES', 'FLOAT32', 'INNER', 'CACHE_NAMES', 'WITHOUT', 'TraceError', 'Storage', 'Op',
            'Call', 'size', 'distinct', 'view_key', 'operand', 'frame_file', 'find_line', 'Recorder', 'recording',
            'Case', 'Symbols', 'SymbolicShapes', 'constructor_arguments', 'defaults', 'symbolic_construction',
            'symbolic_roots', 'build', 'cache_name', 'ordered_sets', 'token_ids', 'call', 'empty_cache',
@@ -522,13 +522,13 @@ def _no_warning(*args, **kwargs):
 
 # %% ../nbs/05_trace.ipynb #8b168a51
 CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")  # what forward() calls its cache
-ONE_BY_ONE = ("prophetnet", "reformer")  # take their cache for one new token only: run as models that keep none
+WITHOUT = {"prophetnet": "takes its cache for one new token only", "blt": "its forward with a cache fails"}  # types run as if they kept no cache, and why
 
 
 def cache_name(model) -> str:
     "The argument through which a model takes its cache; empty when it has none"
     known = inspect.signature(model.forward).parameters
-    return next((n for n in CACHE_NAMES if n in known), "") if model.config.model_type not in ONE_BY_ONE else ""
+    return next((n for n in CACHE_NAMES if n in known), "") if model.config.model_type not in WITHOUT else ""
 
 # %% ../nbs/05_trace.ipynb #ed0ea7b4
 class _Like(type):
