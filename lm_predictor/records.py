@@ -415,7 +415,7 @@ def _counted(words: list) -> list:
     return [w if words.count(w) == 1 else f"{words.count(w)} {w}" for w in dict.fromkeys(words)]
 
 
-def describe(draft: Draft, names: dict) -> tuple[str, str]:
+def describe(draft: Draft) -> tuple[str, str]:
     "Operation and analysis of a kernel, from what it executes"
     ops = [o.name.removeprefix("aten.").split(".")[0] for o in draft.operators]
     called = [r.class_name.rsplit(".", 1)[-1] for ref in draft.references for r in ref.references]
@@ -433,7 +433,7 @@ def describe(draft: Draft, names: dict) -> tuple[str, str]:
 # %% ../nbs/05b_records.ipynb #4c0ddf40
 def kernel_of(draft: Draft, cases: list, own_file: str, all_cases: list) -> Kernel:
     "The kernel of a merged draft"
-    operation, analysis = describe(draft, {})
+    operation, analysis = describe(draft)
     refs = total(draft.references)
     has_refs = bool(draft.references)
     cost = Cost(*(total([*draft.references, *(getattr(o.cost, m) for o in draft.operators)]) for m in ("flops", "matmul_flops", "read", "write")))

@@ -228,8 +228,8 @@ class Recorder(TorchDispatchMode):
         return rows
 
     def _writes(self, outs, cost: Cost) -> list:
-        return [(self.storage(t, "activation").id, cost.writes.get(i, distinct(t))) for i, t in enumerate(outs)
-                if cost.writes.get(i, 1) != 0 or self.storage(t, "activation") is None]
+        stores = [self.storage(t, "activation") for t in outs]
+        return [(s.id, cost.writes.get(i, distinct(t))) for i, (s, t) in enumerate(zip(stores, outs)) if cost.writes.get(i, 1) != 0]
 
     @staticmethod
     def _extent(cost, ins, outs):
@@ -240,9 +240,9 @@ class Recorder(TorchDispatchMode):
             return math.prod((size(n) for n in ins[0].shape), start=1) / sympy.Integer(1) / math.prod((size(n) for n in outs[0].shape), start=1)
         return 1
 
-    def _frames(self) -> list:
-        "Stack frames inside the current module call, innermost first"
-        frames, frame = [], sys._getframe(1)
+    def _frames(self, above: int = 0) -> list:
+        "Stack frames inside the current module call, or so many above it, innermost first"
+        frames, frame = [], sys._getframe(1 + above)
         while frame is not None and frame.f_code is not _CALL_CODE:
             frames.append((frame, frame.f_lineno))
             frame = frame.f_back
@@ -251,7 +251,7 @@ class Recorder(TorchDispatchMode):
     def call(self, module, original, args, kwargs):
         "Run one module call inside the tree"
         parent = self._stack[-1] if self._stack else None
-        file, line = find_line(self._frames_of_caller(), type(parent.module))[:2] if parent else ("", 0)
+        file, line = find_line(self._frames(above=2), type(parent.module))[:2] if parent else ("", 0)
         node = Call(self._paths.get(id(module), ""), module, line, file)
         node.inputs = [(operand(t).shape, t.dtype) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         if parent is None:
@@ -263,13 +263,6 @@ class Recorder(TorchDispatchMode):
             return original(module, *args, **kwargs)
         finally:
             self._stack.pop()
-
-    def _frames_of_caller(self) -> list:
-        frames, frame = [], sys._getframe(3)
-        while frame is not None and frame.f_code is not _CALL_CODE:
-            frames.append((frame, frame.f_lineno))
-            frame = frame.f_back
-        return frames
 
 # %% ../nbs/05_trace.ipynb #4e722635
 def _recorded_call(recorder, original):
@@ -612,7 +605,7 @@ def filled_cache(model, batch_size, cache_len):
         return cache
     with looked_at(model), torch.no_grad():
         out = call(model, batch_size, cache_len, cache)
-    return getattr(out, cache_name(model), None) if cache_name(model) else None
+    return getattr(out, cache_name(model), None)
 
 # %% ../nbs/05_trace.ipynb #6099a185
 def _copied(cache):
