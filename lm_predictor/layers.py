@@ -17,8 +17,8 @@ __all__ = ['layers_name', 'layer_count', 'layer_lists', 'per_layer', 'layer_kind
 
 # %% ../nbs/04c_layers.ipynb #95a6bc81
 def layers_name(config) -> str:
-    "The attribute in which a config says how many decoder layers it has; empty when it does not say so in one number"
-    for name in LAYERS:
+    "The attribute in which a config says how many decoder layers it has, one that its class computes last; empty when it does not say so in one number"
+    for name in sorted(LAYERS, key=lambda name: isinstance(getattr(type(text_config(config)), name, None), property)):
         try:
             value = getattr(text_config(config), name, None)
         except Exception:  # some config classes raise their own errors for attributes that vary by layer

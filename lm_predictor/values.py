@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 __all__ = ['KnownValues', 'warm_up', 'looks', 'looked_at']
 
 # %% ../nbs/04d_values.ipynb #21c47ebc
-_MOST = 2**24  # elements of a tensor whose values are kept
+_MOST = 2**26  # elements of a tensor whose values are kept
 
 
 def _product(sizes) -> int:
