@@ -299,6 +299,14 @@ def _shared(case: Case) -> str:
     return "batch_size" if case.phase == "decode" else "seq_len"
 
 
+def _dealt_out(case: Case, row: dict, i: int, share: int) -> dict:
+    "The sizes of run `i` with tokens that give every expert its share; where that takes many, no larger than need be"
+    if share < 64:
+        return row | {_shared(case): row[_shared(case)] * share}
+    few = {"batch_size": (2 + i % 3) * share, "cache_len": min(row["cache_len"], 20)} if case.phase == "decode" else {"seq_len": (2 + i) * share}
+    return row | few
+
+# %% ../nbs/05c_sample.ipynb #994cc722
 def _sampled(trace: ModelTrace, case: Case, state: list) -> SimpleNamespace:
     "The recording of one case: with polynomials of the sizes, else with blocks too"
     last, done = None, {}
@@ -306,7 +314,7 @@ def _sampled(trace: ModelTrace, case: Case, state: list) -> SimpleNamespace:
     for block, whole, power, share in _forms(trace, case):
         basis = terms(case, block, whole, power)
         rows = points(case, len(basis) + 5, max(trace.windows, default=0), block, within)
-        rows = [row | {_shared(case): (row[_shared(case)] if share < 64 else 2 + i) * share} for i, row in enumerate(rows)]
+        rows = [_dealt_out(case, row, i, share) for i, row in enumerate(rows)]
         try:
             if _by_token(trace, case, rows, done, state):
                 rows = [row | {"seq_len": min(row["seq_len"], 70 * share + i)} for i, row in enumerate(rows)]
