@@ -22,7 +22,7 @@ from .trust import PROOF, SOURCE, Check
 
 # %% auto #0
 __all__ = ['FIELDS', 'matmul_flops', 'workloads_of', 'counted', 'compare_counted', 'against_counter', 'difference',
-           'compare_case', 'compare_weights', 'compare_pairs', 'record_values', 'tried_below', 'add_limits',
+           'compare_case', 'compare_weights', 'compare_pairs', 'record_values', 'tried_below', 'add_limits', 'add_deal',
            'traced_record', 'subtree', 'large_sizes', 'equal', 'expansion', 'split', 'of_config', 'by_itself',
            'compare_classes', 'sheets_of', 'source_diff', 'source_check', 'model_checks', 'class_checks',
            'verify_model']
@@ -192,10 +192,7 @@ def add_limits(record: ModelRecord, config, values: dict, trace) -> None:
     values: the config's numbers by symbol. trace: the ModelTrace that the record is of.
     """
     from lm_predictor.evidence import Twin
-    if trace.dealt:
-        for case, share in trace.dealt.items():
-            record.case_assumptions[case] = (*record.case_assumptions.get(case, ()), f"{'batch_size' if case.startswith('decode') else 'seq_len'} >= {share}")
-        record.notes = (*record.notes, f"tokens are dealt out to the experts in turn; exact at multiples of {max(trace.dealt.values())} tokens, else the mean of it")
+    if trace.dealt:  # its limits are those of an even deal
         return
     twin, rng, least = Twin(record, config, values), random.Random(0), trace.least
     for case in record.cases:
@@ -222,6 +219,14 @@ def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
     except Exception:  # its code does not run at these sizes
         return False
 
+# %% ../nbs/08b_verify.ipynb #db263562
+def add_deal(record: ModelRecord, dealt: dict) -> None:
+    "Say in a record how many tokens give every expert its share; dealt: {case: tokens}, empty for a model that does not look at its choices"
+    for case, share in dealt.items():
+        record.case_assumptions[case] = (*record.case_assumptions.get(case, ()), f"{'batch_size' if case.startswith('decode') else 'seq_len'} >= {share}")
+    if dealt:
+        record.notes = (*record.notes, f"tokens are dealt out to the experts in turn; exact at multiples of {max(dealt.values())} tokens, else the mean of it")
+
 # %% ../nbs/08b_verify.ipynb #eb2b5a01
 def _ways(config, cases, progress):
     "Functions that trace a config, the most general first; the last keeps every layer, for code that depends on its number"
@@ -242,6 +247,7 @@ def _record_of(trace, model_type: str) -> ModelRecord:
     if len(trace.symbols.env.guards) > _GUARDS:
         raise TraceError(f"{model_type}: its code asks {len(trace.symbols.env.guards)} questions about sizes")
     record = model_record(trace)
+    add_deal(record, trace.dealt)
     strange = {str(n) for g in record.cases.values() for node in g.nodes for n in node.flops.names} - {*record.symbols, *WORKLOAD}
     if strange:
         raise TraceError(f"{model_type}: figures depend on data ({', '.join(sorted(strange))})")
