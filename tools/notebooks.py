@@ -55,6 +55,14 @@ def execute(path: Path) -> str:
     flags = set(cfg.tst_flags.split())
 
     class Client(NotebookClient):
+        def create_kernel_manager(self):
+            "Sockets as files where the system has them: a free TCP port may be taken before the kernel binds it"
+            manager = super().create_kernel_manager()
+            if os.name == "posix":
+                manager.transport, manager.connection_file = "ipc", str(Path(sockets, "kernel.json"))
+                manager.ip = str(Path(sockets, "kernel"))
+            return manager
+
         async def async_execute_cell(self, cell, *args, **kwargs):
             if cell.cell_type == "code" and skipped(cell.source, flags):
                 return cell
@@ -63,8 +71,9 @@ def execute(path: Path) -> str:
     notebook = nbformat.read(path, as_version=4)
     if not any(c.cell_type != "code" and re.search(r"^(- )?skip_exec:\s*true", c.source, re.M | re.I) for c in notebook.cells):
         notebook.metadata.pop("widgets", None)
-        Client(notebook, timeout=600, record_timing=False, coalesce_streams=True, resources={"metadata": {"path": path.parent}},
-               extra_arguments=["--log-level=ERROR", f"--InteractiveShellApp.exec_lines={SETUP}"]).execute()
+        with tempfile.TemporaryDirectory() as sockets:
+            Client(notebook, timeout=600, record_timing=False, coalesce_streams=True, resources={"metadata": {"path": path.parent}},
+                   extra_arguments=["--log-level=ERROR", f"--InteractiveShellApp.exec_lines={SETUP}"]).execute()
     if not any("application/vnd.jupyter.widget-view+json" in o.get("data", ()) for c in notebook.cells for o in c.get("outputs", ())):
         notebook.metadata.pop("widgets", None)  # the state of widgets that no output shows
     notebook = dict2nb(json.loads(nbformat.writes(notebook)))
