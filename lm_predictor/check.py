@@ -18,6 +18,7 @@ from .agent import Problem
 from .database import Database
 from .expand import ExpandError, bind, cost_of, expand
 from .formula import FormulaError, parse, parse_condition, split_references
+from .graph import moved
 from .prompt import agent_schema
 from .schema import _WORKLOAD, AMBIENT, CASE_NAMES, Analysis, SchemaError, Variant, analysis_from_json
 from .sheet import limits
@@ -169,6 +170,8 @@ def sizes_for(names, assumptions, case: str, fixed: dict, seed: int = 0) -> dict
             if name not in fixed and not low <= values[name] <= (values[name] if high is None else high):
                 values[name] = rng.randrange(low, (low + top if high is None else high) + 1)
         _settle(conditions, values, fixed)
+        if not all(c.holds(values) for c in conditions):  # multiples of many tokens, beyond a window
+            values = moved(conditions, values) | fixed
         if all(c.holds(values) for c in conditions):
             return values
     return None

@@ -5,6 +5,8 @@
 # %% ../nbs/02b_graph.ipynb #18264f33
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -13,7 +15,7 @@ from .schema import CASE_NAMES, REGIONS, _FORMULA, _TEXT, _WORKLOAD, ZERO, Cost,
 
 # %% auto #0
 __all__ = ['RECORD_SCHEMA', 'Tensor', 'Read', 'CallSite', 'Line', 'Node', 'Graph', 'graph_to_json', 'graph_from_json',
-           'broken_rule', 'check_names', 'check_graph', 'ModelRecord', 'record_to_json', 'record_from_json',
+           'broken_rule', 'check_names', 'check_graph', 'moved', 'ModelRecord', 'record_to_json', 'record_from_json',
            'check_record']
 
 # %% ../nbs/02b_graph.ipynb #de71f7cb
@@ -206,6 +208,24 @@ def check_graph(g: Graph, symbols) -> None:
     check_names(rows, symbols)
 
 # %% ../nbs/02b_graph.ipynb #3277d9ed
+def moved(conditions, sizes: dict, down: bool = False) -> dict:
+    """Sizes of a workload, moved to the next that conditions `a >= n`, `a > n` and `a % n == 0` allow.
+
+    conditions: those on other names are left out, as are those of other forms. sizes: numbers by name. down: a multiple below, if not above.
+    """
+    sizes = dict(sizes)
+    for c in sorted(conditions, key=lambda c: c.relation == "=="):
+        if not c.left.names or c.right.names or not c.left.names <= sizes.keys() & {"batch_size", "seq_len", "cache_len"}:
+            continue
+        name = min(c.left.names)  # cached tokens before new ones
+        if c.relation in (">", ">="):
+            sizes[name] += max(math.ceil(c.right.evaluate({})) + (c.relation == ">") - c.left.evaluate(sizes), 0)
+        elif c.relation == "==" and c.left.op == "%" and not c.left.args[1].names and c.right.evaluate({}) == 0:
+            over = c.left.evaluate(sizes)
+            sizes[name] += -over if down else -over % c.left.args[1].evaluate({})
+    return sizes
+
+# %% ../nbs/02b_graph.ipynb #c56ce780
 @dataclass
 class ModelRecord:
     "What one kind of model executes, case by case"
@@ -257,7 +277,19 @@ class ModelRecord:
             if not failed:
                 return case
             broken.append(str(failed[0]))
-        raise FormulaError(f"the formulas of {self.model_type} assume {' or '.join(dict.fromkeys(broken)) or base}, which does not hold for this workload")
+        near = f"; nearest: {near}" if (near := self._nearest(base, values)) else ""
+        raise FormulaError(f"the formulas of {self.model_type} assume {' or '.join(dict.fromkeys(broken)) or base}, which does not hold for this workload{near}")
+
+    def _nearest(self, base: str, values: dict) -> str:
+        "The sizes next to those of a workload that a case of a phase allows, as text; empty where none are near"
+        found = []
+        for case, down in itertools.product((name for region in REGIONS["extend"] if (name := base + region) in self.cases), (True, False)):
+            conditions = self.conditions_of(case)
+            sizes = moved(conditions, values, down)
+            changed = ", ".join(f"{n}={sizes[n]}" for n in ("batch_size", "seq_len", "cache_len") if sizes.get(n) != values.get(n))
+            if changed and changed not in found and all(c.holds(sizes) for c in conditions if c.names <= set(sizes)):
+                found.append(changed)
+        return " or ".join(found[:2])
 
     @property
     def block(self) -> int:
@@ -268,11 +300,8 @@ class ModelRecord:
     @property
     def window(self) -> int:
         "The tokens of the window that its cases lie against, 0 without one or where it is the symbol sliding_window"
-        for text in self.case_assumptions.get("decode_past", ()):
-            condition = parse_condition(text)
-            if condition.names == {"cache_len"} and condition.relation == ">=":
-                return condition.right.evaluate({}) + 1
-        return 0
+        conditions = map(parse_condition, self.case_assumptions.get("decode_past", ()))
+        return max((c.right.evaluate({}) + 1 for c in conditions if c.names == {"cache_len"} and c.relation == ">="), default=0)
 
 # %% ../nbs/02b_graph.ipynb #ac170206
 def record_to_json(r: ModelRecord) -> dict:

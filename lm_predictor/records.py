@@ -27,14 +27,15 @@ from .layers import layer_count, layers_name, per_layer
 from .mask import kept_pairs, pairs_formula
 from .schema import AMBIENT, Analysis, Cost, Kernel, Operator, Parameter, Variant, name_record
 from .source import SourceError, find_class, locate, module_file, source_file, split_class
-from .trace import (BEYOND, CASES, SHORT, WITHOUT, Call, ModelTrace, Op, Recorder, Symbols, TraceError, cache_name, constructor_arguments, defaults, distinct, frame_file, shown_modules,
+from .trace import (BEYOND, CASES, SHORT, WITHOUT, Call, Case, Form, ModelTrace, Op, Recorder, Symbols, TraceError, cache_name, constructor_arguments, defaults, distinct, frame_file, shown_modules,
                                 recording, size, symbolic_construction, trace_model)
 
 # %% auto #0
-__all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'region_conditions', 'assumptions_of',
-           'config_defaults', 'experts_of', 'model_record', 'Draft', 'drafts', 'agree', 'merge', 'describe',
-           'kernel_of', 'is_configured', 'built_with', 'built_sizes', 'built_flags', 'symbolic_sizes', 'flag_settings',
-           'given_sizes', 'General', 'conditioned', 'Use', 'joined_uses', 'ClassRecords', 'trace_class']
+__all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'form_conditions', 'region_conditions',
+           'assumptions_of', 'config_defaults', 'experts_of', 'model_record', 'Draft', 'drafts', 'agree', 'merge',
+           'describe', 'kernel_of', 'is_configured', 'built_with', 'built_sizes', 'built_flags', 'symbolic_sizes',
+           'flag_settings', 'given_sizes', 'General', 'conditioned', 'Use', 'joined_uses', 'ClassRecords',
+           'trace_class']
 
 # %% ../nbs/05b_records.ipynb #97ff7413
 def item_bytes(storage) -> Formula:
@@ -205,16 +206,32 @@ BOUNDS = {  # region of a case -> where its tokens lie against a window of W tok
     "": ("cache_len + seq_len < W",), "_over": ("cache_len < W - 1", "cache_len + seq_len >= W"), "_past": ("cache_len >= W - 1",)}
 
 
+def _at_fixed(texts, case: Case) -> list[str]:
+    "Conditions on the tokens of a case, with those that the case fixes as numbers; without those that say nothing then"
+    fixed = {n: parse(str(v)) for n, v in case.fixed.items() if n != "batch_size"}
+    conditions = [parse_condition(t).substitute(fixed) for t in texts]
+    return [str(c) for c in conditions if c.names]
+
+
+def form_conditions(form: Form, case: Case, together: bool) -> list[str]:
+    "The conditions of a case on the form of its formulas; `together`: the model keeps no cache, and runs all tokens"
+    found = [f"seq_len {'<=' if case.region == '_short' else '>'} {form.block}"] if form.block else []
+    found += [f"batch_size >= {form.batch}"] if form.batch > 2 and not case.single else []
+    if form.multiple:
+        tokens = ["cache_len + seq_len"] if together else [n for n in ("seq_len", "cache_len") if n not in case.fixed]
+        found += _at_fixed([f"{t} >= {form.multiple * form.fewest}" for t in tokens] + [f"({t}) % {form.multiple} == 0" for t in tokens], case)
+    return found
+
+
 def region_conditions(trace: ModelTrace, case: str) -> list[str]:
-    "The conditions of a case on the window of its model, where it keeps one, and on the block of its code"
+    "The conditions of a case on the window of its model, where it keeps one, and on the form of its formulas"
     sizes, found = trace.windows, next((c for c in (*CASES, *SHORT, *BEYOND) if c.name == case))
-    block = [f"seq_len {'<=' if found.region == '_short' else '>'} {trace.blocks[case]}"] if case in trace.blocks else []
+    form = form_conditions(trace.forms[case], found, not cache_name(trace.model)) if case in trace.forms else []
     if len(sizes) != 1:
-        return block
+        return form
     named = trace.symbols.values.get("sliding_window") == sizes[0]
     texts = [t.replace("W", "sliding_window" if named else str(sizes[0])) for t in BOUNDS.get(found.region, BOUNDS[""])]
-    fixed = {n: parse(str(v)) for n, v in found.fixed.items() if n != "batch_size"}
-    return block + [str(parse_condition(t).substitute(fixed)) for t in texts if not (found.region == "_over" and t.startswith("cache_len <") and "cache_len" in fixed)]
+    return form + _at_fixed([t for t in texts if not (found.region == "_over" and t.startswith("cache_len <") and "cache_len" in found.fixed)], found)
 
 # %% ../nbs/05b_records.ipynb #8099b926
 def _about_window(text: str, trace: ModelTrace) -> bool:
@@ -274,6 +291,8 @@ def experts_of(trace: ModelTrace, write: Writer) -> tuple:
 # %% ../nbs/05b_records.ipynb #e1610c8c
 def _pairs(trace: ModelTrace) -> tuple[list, tuple]:
     "The pairs that the mask of each attention leaves (None where not known), and a note where one is not known: flash then materialises its scores"
+    if not any(op.kind == "softmax" for recorder in trace.recorders.values() for op, _ in recorder.root.walk()):
+        return [], ()
     try:
         pairs = kept_pairs(trace.config)
     except Exception as e:  # some models do not run on the CPU

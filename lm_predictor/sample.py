@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+import math
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -16,12 +17,13 @@ import torch
 from .config import integers
 from .formula import from_sympy
 from .layers import keep_kinds, layer_kinds
-from .trace import (Call, Case, ModelTrace, Op, Storage, Symbols, TraceError, build, cases_of, constructor_arguments, defaults, filled_cache, fold,
-                                ready, run, signature)
+from .trace import (Call, Case, Form, ModelTrace, Op, Storage, Symbols, TraceError, build, cache_name, cases_of, compression, constructor_arguments,
+                                defaults, filled_cache, fold, ready, run, signature)
 from .values import looks
 
 # %% auto #0
-__all__ = ['fold_loops', 'terms', 'points', 'Fit', 'together', 'blocks', 'own_state', 'sample_model']
+__all__ = ['fold_loops', 'terms', 'points', 'multiple_points', 'Fit', 'together', 'blocks', 'multiple', 'own_state',
+           'sample_model']
 
 # %% ../nbs/05c_sample.ipynb #ec59daa9
 def _key(event) -> tuple:
@@ -142,6 +144,23 @@ def points(case: Case, count: int, window: int = 0, block: int = 0, within: int 
         rows.append(row)
     return rows
 
+# %% ../nbs/05c_sample.ipynb #06d7dfcc
+def multiple_points(case: Case, count: int, form: Form, window: int = 0, together: bool = False) -> list[dict]:
+    "Sizes to run a case at, whole multiples of a form's tokens on its side of a window; raises ValueError where there are too few"
+    step, before = form.multiple, window and not case.region
+    most = min(8, (window - 1) // (2 * step) - form.fewest + 1) if before else 8
+    if most < 4:
+        raise ValueError(f"a window of {window} tokens has not enough multiples of {step}")
+    rows, beyond = [], -(-window // step) * step
+    for i in range(count):
+        new, old = (step * (form.fewest + n % most) for n in (3 * i + i // most, i * (i + 1) // 2))
+        row = {"batch_size": form.batch + (0, 1, 3)[i % 3], "seq_len": new + beyond * (case.region == "_over"), "cache_len": old + beyond * (case.region == "_past")} | case.fixed
+        if together and "cache_len" not in case.fixed:
+            row["seq_len"] = case.fixed.get("seq_len", (5, 6, 8, 11, 13, 21, 9, 17)[i % 8])
+            row["cache_len"] = new - row["seq_len"]
+        rows.append(row)
+    return rows
+
 # %% ../nbs/05c_sample.ipynb #14b40053
 def _independent(table: list) -> list[int]:
     "The first rows of a table of fractions that are linearly independent"
@@ -158,12 +177,16 @@ def _independent(table: list) -> list[int]:
     return kept
 
 # %% ../nbs/05c_sample.ipynb #2bf14714
+def _value(term, row: dict) -> Fraction:
+    return Fraction(int(term.subs({_SYMBOL[n]: v for n, v in row.items()})))
+
+
 class Fit:
     "Finds the formula of a figure from its values at all runs"
 
     def __init__(self, rows: list[dict], basis: list):
-        self.basis, self._known = basis, {}
-        table = [[Fraction(int(t.subs({_SYMBOL[n]: v for n, v in row.items()}))) for t in basis] for row in rows]
+        self.basis, self._known, self.formulas = basis, {}, []  # formulas: those found, with the factors of their terms
+        table = [[_value(t, row) for t in basis] for row in rows]
         self.used = _independent(table)
         if len(self.used) < len(basis):
             raise ValueError(f"{len(rows)} runs do not determine {len(basis)} terms")
@@ -186,7 +209,16 @@ class Fit:
         for row, value in zip(self.table, values):
             if sum(Fraction(int(f.p), int(f.q)) * r for f, r in zip(factors, row)) != value:
                 raise ValueError("no polynomial of the sizes")
-        return sum((f * t for f, t in zip(factors, self.basis)), sympy.Integer(0))
+        self.formulas.append(([Fraction(int(f.p), int(f.q)) for f in factors], sum((f * t for f, t in zip(factors, self.basis)), sympy.Integer(0))))
+        return self.formulas[-1][1]
+
+    def expect(self, other: Fit, rows: list[dict], fixed: dict) -> None:
+        "Take formulas that `other` found for those of the values that they have at `rows`, unless two of them have the same; fixed: what they are at"
+        table, found = [[_value(t, row) for t in other.basis] for row in rows], {}
+        for factors, formula in other.formulas:
+            values = tuple(sum(f * v for f, v in zip(factors, row)) for row in table)
+            found.setdefault(values, set()).add(formula.subs({_SYMBOL[n]: v for n, v in fixed.items()}))
+        self._known |= {values: next(iter(formulas)) for values, formulas in found.items() if len(formulas) == 1}
 
 # %% ../nbs/05c_sample.ipynb #f58bc3a1
 class _Together:
@@ -245,24 +277,34 @@ def together(recorders: list, fit: Fit) -> SimpleNamespace:
     return SimpleNamespace(root=root, storages=t.storages, cache=cache, logits=logits, uncounted=recorders[0].uncounted)
 
 # %% ../nbs/05c_sample.ipynb #0d2ff104
+def _said(config) -> set[int]:
+    return {v for k, v in vars(config).items() if ("chunk" in k or "block" in k) and isinstance(v, int) and not isinstance(v, bool) and 8 <= v <= 1024}
+
+
 def blocks(config) -> list[int]:
     "Block lengths that a config's code may work in: what its integers say, and the usual 64"
-    said = {v for k, v in vars(config).items() if ("chunk" in k or "block" in k) and isinstance(v, int) and not isinstance(v, bool) and 8 <= v <= 1024}
-    return sorted({64, *said})
+    return sorted({64, *_said(config)})
 
 # %% ../nbs/05c_sample.ipynb #e6b8854f
-def _forms(trace: ModelTrace, case: Case) -> list:
-    """Block length, how blocks are counted, power of the batch size, and tokens that share experts evenly, of the formulas to try:
-    what another case had, then the simplest first"""
+def multiple(config) -> int:
+    "The tokens that are a whole number of every block and compressed entry that a config speaks of; 0 where it speaks of none, or they are over 1024"
+    said = {*_said(config), *compression(config)}
+    return n if said and (n := math.lcm(*said)) <= 1024 else 0
+
+# %% ../nbs/05c_sample.ipynb #d2673347
+def _forms(trace: ModelTrace, case: Case) -> list[Form]:
+    "The forms of formulas to try: what another case had, then the simplest first"
+    whole = [Form(multiple=m, fewest=n, batch=b) for m in [multiple(trace.config)] if m for n in (1, 2) for b in ((2,) if case.single else (2, 3))]
     if looks(trace.model):
-        rows = [(0, None, 1, 1 if set(case.fixed) >= {"seq_len", "batch_size"} else looks(trace.model))]
+        rows = [Form(share=1 if set(case.fixed) >= {"seq_len", "batch_size"} else looks(trace.model))]
     elif "seq_len" in case.fixed:
-        rows = [(0, None, 1, 1)] if case.single else [(0, None, 1, 1), (0, None, 2, 1)]
+        rows = [Form()] if case.single else [Form(), Form(batch_power=2)]
     elif case.region == "_short":
-        rows = [(0, None, 1, 1)]
+        rows, whole = [Form()], []
     else:
-        rows = [(0, None, 1, 1), *((b, w, 1, 1) for b in blocks(trace.config) for w in (sympy.ceiling, sympy.floor))]
-    return sorted(rows, key=lambda row: row != trace.form)
+        rows = [Form(), *(Form(block=b, whole=w) for b in blocks(trace.config) for w in (sympy.ceiling, sympy.floor))]
+    before = [replace(f, batch=2) if case.single else f for f in trace.forms.values() if f.block or f.multiple]
+    return sorted(rows + whole, key=lambda row: row not in before[-1:])
 
 # %% ../nbs/05c_sample.ipynb #8524224b
 def own_state(model) -> list:
@@ -307,29 +349,65 @@ def _dealt_out(case: Case, row: dict, i: int, share: int) -> dict:
     return row | few
 
 # %% ../nbs/05c_sample.ipynb #994cc722
-def _sampled(trace: ModelTrace, case: Case, state: list) -> SimpleNamespace:
-    "The recording of one case: with polynomials of the sizes, else with blocks too"
+@dataclass
+class _Sampling:
+    "The runs of one model: how to make them, and what they showed so far"
+    trace: ModelTrace
+    state: list  # what the modules held when they were built
+    fits: dict = field(default_factory=dict)  # case name -> Fit
+    by_token: bool = False  # whether its code loops over tokens
+
+    def rows(self, case: Case, form: Form, count: int, done: dict) -> list[dict]:
+        "Sizes to run a case at for formulas of a form; raises ValueError where it has none"
+        trace, window = self.trace, max(self.trace.windows, default=0)
+        if form.multiple:
+            return multiple_points(case, count, form, window, not cache_name(trace.model))
+        within = trace.forms.get(case.name.removesuffix("_short"), Form()).block
+        rows = [_dealt_out(case, row, i, form.share) for i, row in enumerate(points(case, count, window, form.block, within))]
+        if self.by_token or count > 8 and _by_token(trace, case, rows, done, self.state):
+            self.by_token = True
+            rows = [row | {"seq_len": min(row["seq_len"], (window if case.region == "_over" else 0) + 20 * form.share + i)} for i, row in enumerate(rows)]
+        return rows
+
+    def case(self, case: Case, form: Form, count: int, basis: list, done: dict, other: Fit | None = None) -> SimpleNamespace:
+        "The recording of a case from so many runs, with formulas of the terms `basis`, or else those of another case; raises ValueError"
+        rows = self.rows(case, form, count, done)
+        fit = Fit(rows, basis)
+        if other:
+            fit.expect(other, rows, case.fixed)
+        found = together([_run(self.trace, row, case.all_logits, done, self.state) for row in rows], fit)
+        self.trace.least[case.name] = {n: min(row[n] for row in rows) for n in _NAMES}
+        self.trace.forms[case.name], self.fits[case.name] = form, fit
+        return found
+
+
+def _expected(runs: _Sampling, case: Case, done: dict) -> SimpleNamespace | None:
+    "The recording of a case from few runs, where the case of several sequences and of the last token's logits has nearly all of its formulas"
+    usual = replace(case, single=False, all_logits=False).name
+    form = runs.trace.forms.get(usual)
+    if usual == case.name or form is None or form.share > 1:
+        return None
+    form = replace(form, batch=2 if case.single else form.batch, block=0 if case.region == "_short" else form.block)
+    free = [_SYMBOL[n] for n in ("seq_len", "cache_len") if n not in case.fixed]
+    basis = [sympy.Integer(1), free[0]] if case.single else [sympy.Integer(1), free[0], _SYMBOL["batch_size"], _SYMBOL["batch_size"] * free[0]]
+    try:
+        return runs.case(case, form, len(basis) + 3, basis, done, runs.fits[usual])
+    except ValueError:  # no: it has formulas of its own
+        return None
+
+
+def _sampled(runs: _Sampling, case: Case) -> SimpleNamespace:
+    "The recording of one case: with formulas of another case, else with polynomials of the sizes, else with blocks too"
     last, done = None, {}
-    within = trace.blocks.get(case.name.removesuffix("_short"), 0)
-    for block, whole, power, share in _forms(trace, case):
-        basis = terms(case, block, whole, power)
-        rows = points(case, len(basis) + 5, max(trace.windows, default=0), block, within)
-        rows = [_dealt_out(case, row, i, share) for i, row in enumerate(rows)]
+    if found := _expected(runs, case, done):
+        return found
+    for form in _forms(runs.trace, case):
+        basis = terms(case, form.block, form.whole, form.batch_power)
         try:
-            if _by_token(trace, case, rows, done, state):
-                rows = [row | {"seq_len": min(row["seq_len"], 70 * share + i)} for i, row in enumerate(rows)]
-            found = together([_run(trace, row, case.all_logits, done, state) for row in rows], Fit(rows, basis))
+            return runs.case(case, form, len(basis) + 5, basis, done)
         except ValueError as e:
             last = last or e
-            continue
-        trace.least[case.name] = {n: min(row[n] for row in rows) for n in _NAMES}
-        if block:
-            trace.blocks[case.name] = block
-            trace.form = block, whole, power, share
-        if share > 1:
-            trace.dealt[case.name] = share
-        return found
-    raise TraceError(f"{trace.config.model_type}: {last}")
+    raise TraceError(f"{runs.trace.config.model_type}: {last}")
 
 # %% ../nbs/05c_sample.ipynb #b053995e
 def sample_model(config, cases=None, progress=None, every_layer: bool = False) -> ModelTrace:
@@ -344,15 +422,15 @@ def sample_model(config, cases=None, progress=None, every_layer: bool = False) -
         model = build(cut)
         kinds = [] if every_layer else layer_kinds(model, model.config)
         trace = ModelTrace(config, Symbols(config, frozenset(integers(config))), model, {}, seen, kinds, keep_kinds(model, model.config, kinds), method="sampled")
-        state = own_state(model)
+        runs = _Sampling(trace, own_state(model))
         ready(model)
         for case in cases or cases_of(config):
-            trace.recorders[case.name] = _sampled(trace, case, state)
-            if case.name in trace.blocks and not case.region:
+            trace.recorders[case.name] = _sampled(runs, case)
+            if trace.forms[case.name].block and not case.region:
                 short = replace(case, region="_short")
                 try:
-                    trace.recorders[short.name] = _sampled(trace, short, state)
-                    trace.blocks[short.name] = trace.blocks[case.name]
+                    trace.recorders[short.name] = _sampled(runs, short)
+                    trace.forms[short.name] = replace(trace.forms[short.name], block=trace.forms[case.name].block)
                 except TraceError:  # then the formulas hold beyond the first block only
                     pass
             if progress:

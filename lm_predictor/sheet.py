@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .graph import Graph, ModelRecord
+from .graph import Graph, ModelRecord, moved
 from .schema import REGIONS
 
 # %% auto #0
@@ -148,6 +148,7 @@ def workload_sizes(record: ModelRecord, case: str, values: dict, rng: random.Ran
     limits = [f.evaluate(values) for c in conditions for f in (c.left, c.right) if f.names <= values.keys() and not c.names <= values.keys()]
     for low, high in [scale] * 40 + [(1, 2 * int(n) + 2) for n in limits if n > 1] * 40 + [(1, 9), (2, 60), (60, 700), (700, 9000)] * 40:
         sizes = {"batch_size": rng.randrange(2, 7), "seq_len": rng.randrange(max(low, 2), high + 2), "cache_len": rng.randrange(low, high + 2)} | fixed_in(case)
+        sizes = moved([c for c in conditions if c.relation == "=="], sizes)
         if hold(conditions, values | sizes):
             return sizes
     return None

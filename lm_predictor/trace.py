@@ -31,15 +31,16 @@ from .layers import keep_kinds, layer_kinds
 from .operators import METADATA, Cost, Operand, operator_cost
 from .schema import CASE_NAMES, REGIONS
 from .source import SourceError, package_root, source_file
-from .values import looked_at, warm_up
+from .values import looked_at, looks, warm_up
 
 # %% auto #0
-__all__ = ['CASES', 'SHORT', 'BEYOND', 'SHAPES', 'FLOAT32', 'INNER', 'CACHE_NAMES', 'WITHOUT', 'TraceError', 'Storage', 'Op',
-           'Call', 'size', 'distinct', 'view_key', 'operand', 'frame_file', 'find_line', 'Recorder', 'recording',
-           'Case', 'Symbols', 'SymbolicShapes', 'constructor_arguments', 'defaults', 'symbolic_construction',
-           'symbolic_roots', 'build', 'cache_name', 'ordered_sets', 'token_ids', 'call', 'empty_cache',
-           'cached_tensors', 'filled_cache', 'module_state', 'shown_modules', 'ready', 'run', 'signature', 'fold',
-           'ModelTrace', 'windows', 'cases_of', 'trace_model']
+__all__ = ['CASES', 'SHORT', 'BEYOND', 'SHAPES', 'FLOAT32', 'INNER', 'CACHE_NAMES', 'WITHOUT', 'MOST_GUARDS', 'TraceError',
+           'Storage', 'Op', 'Call', 'size', 'distinct', 'view_key', 'operand', 'frame_file', 'find_line', 'Recorder',
+           'recording', 'Case', 'Symbols', 'SymbolicShapes', 'constructor_arguments', 'defaults',
+           'symbolic_construction', 'symbolic_roots', 'build', 'cache_name', 'ordered_sets', 'token_ids', 'call',
+           'empty_cache', 'cached_tensors', 'filled_cache', 'module_state', 'shown_modules', 'ready', 'run',
+           'signature', 'fold', 'Form', 'ModelTrace', 'compression', 'windows', 'cases_of', 'given_by', 'copied',
+           'with_all_logits', 'trace_model']
 
 # %% ../nbs/05_trace.ipynb #9f6ef986
 class TraceError(ValueError):
@@ -275,9 +276,9 @@ _CALL_CODE = _recorded_call(None, None).__code__
 
 
 @contextlib.contextmanager
-def recording(model: torch.nn.Module):
-    "Within it, every forward of `model` is recorded; gives the Recorder"
-    recorder, original = Recorder(model), torch.nn.Module.__call__
+def recording(model: torch.nn.Module, recorder: Recorder | None = None):
+    "Within it, every forward of `model` is recorded, by a given Recorder or a new one; gives the Recorder"
+    recorder, original = recorder or Recorder(model), torch.nn.Module.__call__
     torch.nn.Module.__call__ = _recorded_call(recorder, original)
     try:
         with recorder, torch.no_grad():
@@ -506,7 +507,7 @@ def build(config, **options):
     return model.eval()
 
 
-FLOAT32 = ("xlnet",)  # its code mixes in float32 constants and runs in nothing else
+FLOAT32 = ("reformer", "xlnet")  # their code mixes in float32 weights or constants and runs in nothing else
 INNER = ("musicgen", "musicgen_melody")  # their language model is built from the decoder's config inside theirs
 
 
@@ -515,7 +516,8 @@ def _no_warning(*args, **kwargs):
 
 # %% ../nbs/05_trace.ipynb #8b168a51
 CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")  # what forward() calls its cache
-WITHOUT = {"prophetnet": "takes its cache for one new token only", "blt": "its forward with a cache fails"}  # types run as if they kept no cache, and why
+WITHOUT = {"prophetnet": "takes its cache for one new token only", "blt": "its forward with a cache fails",
+           "reformer": "takes its cache for one new token only"}  # types run as if they kept no cache, and why
 
 
 def cache_name(model) -> str:
@@ -657,6 +659,7 @@ def run(model, batch_size, seq_len, cache_len=0, all_logits=False, cache=None) -
         out = call(model, batch_size, seq_len, cache, all_logits, cache_len)
     left = getattr(out, cache_name(model), None) if cache_name(model) else None
     held = [*cached_tensors(left if left is not None else cache), *module_state(model)]
+    held = {(recorder.storage(t).id, view_key(t)): t for t in held}.values()  # DeepSeek-V4 keeps keys that are values: once
     for t in held:
         recorder.storage(t, "cache").kind = "cache"
     recorder.cache = [(recorder.storage(t).id, distinct(t)) for t in held]
@@ -727,6 +730,18 @@ def fold(call: Call, names: dict, rename: dict | None = None) -> None:
     call.events = kept
 
 # %% ../nbs/05_trace.ipynb #9c536fa7
+@dataclass(frozen=True)
+class Form:
+    "How figures that were read off runs depend on the sizes of a workload"
+    block: int = 0  # tokens of a block that the code works in
+    whole: object = None  # how blocks are counted: sympy.ceiling with the last one, sympy.floor without
+    batch_power: int = 1  # highest power of batch_size
+    share: int = 1  # tokens that give every expert the same number, where tokens are dealt out to experts (see values)
+    multiple: int = 0  # tokens of which the code takes whole multiples only, new and cached ones each
+    fewest: int = 1  # of these multiples
+    batch: int = 2  # sequences from which on it holds, where there are several
+
+# %% ../nbs/05_trace.ipynb #739416e1
 @dataclass
 class ModelTrace:
     "The recorded runs of one model, one per case, and what was learnt on the way"
@@ -739,9 +754,7 @@ class ModelTrace:
     names: dict  # path of a kept layer -> (path to show, repeat)
     sizes: dict = field(default_factory=dict)  # case name -> batch_size, seq_len, cache_len it was traced with
     method: str = "symbolic"  # or "sampled"
-    form: tuple = ()  # of a sampled trace: how its code works in blocks
-    dealt: dict = field(default_factory=dict)  # case name -> tokens that give every expert the same share, where tokens are dealt out to experts (see values)
-    blocks: dict = field(default_factory=dict)  # case name -> tokens of a block, where the code works in blocks
+    forms: dict = field(default_factory=dict)  # case name -> Form, of a sampled trace
     least: dict = field(default_factory=dict)  # case name -> the smallest sizes that it was run at; 2 where it ran on symbols
 
     @property
@@ -749,32 +762,90 @@ class ModelTrace:
         "The windows that the model's cache keeps, in tokens"
         return windows(self.config)
 
+    @property
+    def dealt(self) -> dict:
+        "Case name -> tokens that give every expert its share, of cases whose tokens were dealt out to experts"
+        return {case: form.share for case, form in self.forms.items() if form.share > 1}
+
     def guards(self, case: str = "") -> list:
         "Conditions that the code asked about while it ran: about the sizes of a case, or about none of the workload"
         mine = {n.node.expr for n in self.sizes.get(case, {}).values() if isinstance(n, torch.SymInt)}
         asked = [(g.expr, self.symbols.workload_symbols(g.expr)) for g in self.symbols.env.guards]
         return [expr for expr, about in asked if (about and about <= mine if case else not about)]
 
-# %% ../nbs/05_trace.ipynb #739416e1
+# %% ../nbs/05_trace.ipynb #512a055a
+def compression(config) -> list[int]:
+    "The tokens that share one entry of a compressed cache, by kind of layer; empty when nothing is compressed"
+    rates = getattr(config, "compress_rates", None)
+    return sorted(rates.values()) if isinstance(rates, dict) else []
+
+
 def windows(config) -> list[int]:
-    "The sizes of the windows that the cache of a config keeps, in tokens; empty when it keeps all"
+    "The sizes of the windows that the cache of a config keeps, in tokens, or picks from compressed entries; empty when it keeps all"
     from transformers.cache_utils import DynamicCache
     try:
         layers = DynamicCache(config=config).layers
     except Exception:  # a config that says nothing about a cache
-        return []
-    return sorted({int(layer.sliding_window) for layer in layers if getattr(layer, "sliding_window", None)})
+        layers = []
+    kept, rates = {int(layer.sliding_window) for layer in layers if getattr(layer, "sliding_window", None)}, compression(config)
+    picked = {config.index_topk * rates[0] + 1} if rates and hasattr(config, "index_topk") else set()
+    return sorted({n for n in kept if n > max(rates, default=0)} | picked)
 
 # %% ../nbs/05_trace.ipynb #c04c2114
 def cases_of(config) -> tuple:
     "The cases of a config: those beyond the window too where its cache keeps a window"
     return (*CASES, *BEYOND) if windows(config) else CASES
 
-# %% ../nbs/05_trace.ipynb #ffdf17bf
+# %% ../nbs/05_trace.ipynb #5a45feb8
+@contextlib.contextmanager
+def given_by(module):
+    "Within it, collects what a module gives"
+    found = []
+    hook = module.register_forward_hook(lambda _, inputs, output: found.append(output))
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def copied(node: Call) -> Call:
+    "A recorded call that can be folded without changing the original"
+    return replace(node, events=[copied(e) if isinstance(e, Call) else replace(e) for e in node.events])
+
+
+def with_all_logits(model, before: Recorder, root: Call, given: list, batch_size, seq_len, cache_len) -> Recorder | None:
+    """The recorded run that gives the logits of all tokens, from the one that gives those of the last at the same sizes.
+
+    before: the Recorder of that run; root: its calls, not folded; given: what model.base_model gave there. None for a model that does more than to call its
+    base_model first and its head then: it has to run as a whole.
+    """
+    body = root.events[0] if root.events else None
+    recorder = Recorder(model)
+    recorder.storages, recorder.uncounted, recorder.cache = {key: replace(s) for key, s in before.storages.items()}, dict(before.uncounted), before.cache
+    recorder._keep = list(before._keep)
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        recorder.root, recorder.logits = copied(root), before.logits
+        return recorder
+    if looks(model) or not isinstance(body, Call) or body.module is not model.base_model or len(given) != 1:
+        return None
+    model.base_model.forward = lambda *args, **kwargs: given[0]
+    try:
+        with recording(model, recorder):
+            out = call(model, batch_size, seq_len, empty_cache(model), True, cache_len)
+    finally:
+        del model.base_model.forward
+    recorder.root.events[0] = copied(body)
+    recorder.logits = recorder.storage(out.logits).id
+    return recorder
+
+# %% ../nbs/05_trace.ipynb #f76db346
+MOST_GUARDS = 60  # conditions that code asks about sizes; more say that it works in blocks, and polynomials in blocks are clearer
+
+
 def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
     "All cases with the given attributes left as numbers; stops early when another symbol is lost"
     cut = copy.deepcopy(config)
-    symbols, caches = Symbols(cut, concrete), {}
+    symbols, caches, before = Symbols(cut, concrete), {}, {}
     symbols.apply(cut)
     mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
@@ -785,14 +856,21 @@ def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
         trace = ModelTrace(config, symbols, model, {}, seen, kinds, keep_kinds(model, model.config, kinds))
         for case in cases:
             sizes = trace.sizes[case.name] = symbols.workload(case)
-            key = case.single, case.phase == "prefill", case.region
-            if key not in caches:
-                caches[key] = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
-            trace.recorders[case.name] = recorder = run(model, **sizes, all_logits=case.all_logits, cache=caches[key])
+            key, usual = (case.single, case.phase == "prefill", case.region), replace(case, all_logits=False).name
+            recorder = with_all_logits(model, *before[usual], **sizes) if usual in before else None
+            if recorder is None:
+                if key not in caches:
+                    caches[key] = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
+                with given_by(model.base_model) as given:
+                    recorder = run(model, **sizes, all_logits=case.all_logits, cache=caches[key])
+                before = {} if case.all_logits else {usual: (recorder, copied(recorder.root), given)}
+            trace.recorders[case.name] = recorder
             if symbols.lost_workload():
                 raise TraceError(f"its code needs {' and '.join(symbols.lost_workload())} as a number (a loop over tokens, or a branch on it), so no formula in it can be read off")
             if symbols.lost() - concrete:
                 break
+            if len(symbols.env.guards) > MOST_GUARDS:
+                raise TraceError(f"its code asks {len(symbols.env.guards)} questions about sizes and more")
             fold(recorder.root, trace.names)
             if progress:
                 progress(case)

@@ -14,9 +14,9 @@ from .config import WORKLOAD, canonical, text_config
 from .database import Database
 from .expand import ExpandError, bind, cost_of, expand
 from .formula import FormulaError, parse, split_references, total
-from .graph import Graph, ModelRecord
+from .graph import Graph, ModelRecord, moved
 from .schema import AMBIENT, Analysis, Cost, SchemaError
-from .sheet import BYTES, WORKLOADS, Sheet, case_of, fixed_in, hold, limits, sheet_of_graph, workload_sizes
+from .sheet import BYTES, WORKLOADS, Sheet, case_of, fixed_in, hold, sheet_of_graph, workload_sizes
 from .source import SourceError, find_class, locate
 from .trust import PROOF, SOURCE, Check
 
@@ -35,19 +35,19 @@ def matmul_flops(graph: Graph, values: dict) -> int:
 # %% ../nbs/08b_verify.ipynb #a3d096e9
 def workloads_of(record: ModelRecord, values: dict) -> list:
     "Phases and workloads (batch, new tokens, cached tokens) at which a record is compared: one per phase, and both sides of a window's edges"
-    found, window = list(WORKLOADS.items()), values.get("sliding_window") or record.window
+    found, window = list(WORKLOADS.items()), record.window or values.get("sliding_window")
     if window and any(case.endswith("_past") for case in record.cases):
         found += [("prefill", (2, window + 5, 0)), ("extend", (2, 5, window - 3)), ("extend", (2, 5, window + 9)),
                   *(("decode", (2, 1, window + more)) for more in (-2, -1, 9))]
     if record.block:
         found += [("prefill", (2, 2 * record.block + 9, 0)), ("extend", (2, record.block + 5, 33))]
-    return [(phase, _at_least(record, phase, sizes)) for phase, sizes in found if phase in record.cases]
+    return list(dict.fromkeys((phase, _allowed(record, phase, sizes, values)) for phase, sizes in found if phase in record.cases))
 
 
-def _at_least(record: ModelRecord, phase: str, sizes: tuple) -> tuple:
-    "Sizes of a workload, raised to the smallest that a record's case allows"
-    least = limits(record.conditions_of(phase))
-    return tuple(max(n, least.get(name, (1,))[0]) for name, n in zip(("batch_size", "seq_len", "cache_len"), sizes[:2])) + sizes[2:]
+def _allowed(record: ModelRecord, phase: str, sizes: tuple, values: dict) -> tuple:
+    "Sizes of a workload, moved to the next that a record's case allows, where none allows them"
+    at = dict(zip(("batch_size", "seq_len", "cache_len"), sizes))
+    return sizes if case_of(record, phase, values | at) else tuple(moved(record.conditions_of(phase), at).values())
 
 # %% ../nbs/08b_verify.ipynb #273390f3
 def counted(config, values: dict, workloads: list) -> list:
@@ -196,8 +196,8 @@ def add_limits(record: ModelRecord, config, values: dict, trace) -> None:
         return
     twin, rng, least = Twin(record, config, values), random.Random(0), trace.least
     for case in record.cases:
-        usual = workload_sizes(record, case, values, rng)
-        if usual is None or case.endswith(("_over", "_past")):
+        usual = workload_sizes(record, case, values, rng, (2, 9))  # few: code that loops over tokens takes long with many
+        if usual is None or case.endswith(("_over", "_past")) or case in trace.forms and trace.forms[case].multiple:  # that states its limits
             continue
         for name, smallest in _SMALLEST[case.split("_")[0]].items():
             seen = least.get(case, {}).get(name, 2)
@@ -228,24 +228,19 @@ def add_deal(record: ModelRecord, dealt: dict) -> None:
         record.notes = (*record.notes, f"tokens are dealt out to the experts in turn; exact at multiples of {max(dealt.values())} tokens, else the mean of it")
 
 # %% ../nbs/08b_verify.ipynb #eb2b5a01
-def _ways(config, cases, progress):
-    "Functions that trace a config, the most general first; the last keeps every layer, for code that depends on its number"
+def _ways(config, cases, progress) -> tuple[list, list]:
+    "Functions that trace a config: on symbols, the most general first, then from runs, at last with every layer, for code that depends on its number"
     from lm_predictor.config import integers
     from lm_predictor.sample import sample_model
     from lm_predictor.trace import trace_model
-    return [lambda: trace_model(config, cases, progress), lambda: trace_model(config, cases, progress, frozenset(integers(config))),
-            lambda: sample_model(config, cases, progress), lambda: sample_model(config, cases, progress, every_layer=True)]
-
-# %% ../nbs/08b_verify.ipynb #ca298e73
-_GUARDS = 60  # more conditions than that say that the code works in blocks: polynomials in blocks are clearer
+    return ([lambda: trace_model(config, cases, progress), lambda: trace_model(config, cases, progress, frozenset(integers(config)))],
+            [lambda: sample_model(config, cases, progress), lambda: sample_model(config, cases, progress, every_layer=True)])
 
 
 def _record_of(trace, model_type: str) -> ModelRecord:
-    "The record of a trace; raises TraceError where its code asks too much about sizes, or where figures depend on data"
+    "The record of a trace; raises TraceError where figures depend on data"
     from lm_predictor.records import model_record
     from lm_predictor.trace import TraceError
-    if len(trace.symbols.env.guards) > _GUARDS:
-        raise TraceError(f"{model_type}: its code asks {len(trace.symbols.env.guards)} questions about sizes")
     record = model_record(trace)
     add_deal(record, trace.dealt)
     strange = {str(n) for g in record.cases.values() for node in g.nodes for n in node.flops.names} - {*record.symbols, *WORKLOAD}
@@ -253,7 +248,7 @@ def _record_of(trace, model_type: str) -> ModelRecord:
         raise TraceError(f"{model_type}: figures depend on data ({', '.join(sorted(strange))})")
     return record
 
-# %% ../nbs/08b_verify.ipynb #30a3a695
+# %% ../nbs/08b_verify.ipynb #eda137d0
 def traced_record(config, progress=None, cases=None) -> tuple:
     """Trace of a transformers config and its model record, compared with torch's counter; raises TraceError.
 
@@ -262,10 +257,15 @@ def traced_record(config, progress=None, cases=None) -> tuple:
     counter confirms is taken.
     """
     from lm_predictor.trace import TraceError, trace_model
-    last, ways, numbers = None, _ways(config, cases, progress), frozenset()
-    while ways:
+    (symbolic, sampled), last, numbers = _ways(config, cases, progress), None, frozenset()
+    while symbolic or sampled:
         try:
-            trace = ways.pop(0)()
+            trace = (symbolic or sampled).pop(0)()
+        except Exception as e:
+            last = e
+            symbolic.clear()  # it was tried with all numbers of the config too
+            continue
+        try:
             record = _record_of(trace, config.model_type)
         except Exception as e:
             last = e
@@ -277,7 +277,7 @@ def traced_record(config, progress=None, cases=None) -> tuple:
             more = frozenset(a for a in trace.symbols.relation.attributes if canonical(a) in fixed) - numbers
             numbers |= more
             if more and trace.method == "symbolic":
-                ways.insert(0, lambda: trace_model(config, cases, progress, numbers))
+                symbolic.insert(0, lambda: trace_model(config, cases, progress, numbers))
             continue
         try:
             wrong = [c for c in against_counter(record, config, values) if not c.ok]

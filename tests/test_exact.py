@@ -14,12 +14,15 @@ from transformers import AutoConfig  # noqa: E402
 
 from lm_predictor.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.evidence import collect  # noqa: E402
+from lm_predictor.formula import FormulaError  # noqa: E402
 from lm_predictor.layers import layer_count  # noqa: E402
 from lm_predictor.model import Workload, analyze, presets, symbol_values  # noqa: E402
 from lm_predictor.proof import subjects  # noqa: E402
+from lm_predictor.records import model_record  # noqa: E402
+from lm_predictor.sample import sample_model  # noqa: E402
 from lm_predictor.sheet import sheet_of_graph  # noqa: E402
-from lm_predictor.trace import build, call, filled_cache  # noqa: E402
-from lm_predictor.verify import class_checks, difference, model_checks  # noqa: E402
+from lm_predictor.trace import build, call, cases_of, filled_cache  # noqa: E402
+from lm_predictor.verify import against_counter, class_checks, difference, model_checks, record_values  # noqa: E402
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 KINDS = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss", "mamba")  # what takes a minute or two; `lm-predictor verify --all` does the same for every record
@@ -93,3 +96,20 @@ def test_every_check_holds(proven):
     record, evidence = proven
     failed = [c for c in model_checks(record, evidence, DB) if not c.ok] + [(n, c) for n, c in class_checks(record, evidence, DB) if not c.ok]
     assert failed == []
+
+
+def test_a_compressed_cache_at_whole_multiples():
+    "DeepSeek-V4, small: an entry for every 4 tokens and for every 128, of which 256 are picked. Steps are exact up to 1024 tokens and beyond, at multiples of 128"
+    config = AutoConfig.for_model(
+        "deepseek_v4", num_hidden_layers=2, layer_types=["compressed_sparse_attention", "heavily_compressed_attention"], hidden_size=64, num_attention_heads=4, head_dim=32,
+        q_lora_rank=32, o_groups=2, o_lora_rank=16, moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=2, num_hash_layers=0, index_topk=256, index_n_heads=4,
+        index_head_dim=32, vocab_size=128)
+    record = model_record(sample_model(config, [c for c in cases_of(config) if not c.single and not c.all_logits and c.phase == "decode"]))
+    checks = against_counter(record, config, record_values(record, config))
+    assert [c for c in checks if not c.ok] == [] and any("1 new, 1152 cached" in c.detail for c in checks)
+    # keys that are values, 127 tokens in each layer; an entry for 4 tokens and one of the indexer, one for 128; of the last whole 4 tokens half of what they
+    # gave (values and gates, twice); of the new token all that it gave, until it is one of a whole
+    cache = record.graph("decode_past").kv_cache_bytes.evaluate({"batch_size": 1, "cache_len": 2048, "kv_bytes": 2})
+    assert cache == 2 * (2 * 127 * 32 + 2048 // 4 * (32 + 32) + 2048 // 128 * 32 + 4 * (2 * 32 + 2 * 32) + (2 * 64 + 2 * 64 + 2 * 32))
+    with pytest.raises(FormulaError, match="assume .*nearest: cache_len=896 or cache_len=1024"):
+        record.case("decode", {"batch_size": 2, "seq_len": 1, "cache_len": 1000})
