@@ -153,7 +153,7 @@ def _fourier(inputs, outputs, args):
     return math.ceil((2.5 if real else 5) * numel(full) * math.log2(points))
 
 # %% ../nbs/04_operators.ipynb #dc8d540c
-@rule("polar log_sigmoid_forward floor_divide masked_fill masked_fill_ where tril triu isin _softmax_backward_data dropout native_dropout bernoulli", "pointwise")
+@rule("polar log_sigmoid_forward floor_divide masked_fill masked_fill_ where tril triu isin _softmax_backward_data dropout native_dropout bernoulli rand randn", "pointwise")
 def _elementwise(inputs, outputs, args):
     return CONVENTION["elementwise"] * numel(outputs[0].shape)
 
