@@ -36,8 +36,9 @@ from .trust import Check, untrusted, verdict
 __all__ = ['WIDTHS', 'HEADS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'PER_LAYER', 'BITS', 'ModelError',
            'presets', 'quiet', 'load_config', 'check_numbers', 'own_code', 'with_code', 'missing_package',
            'config_value', 'symbol_values', 'setting', 'fits', 'note_given', 'stored_records', 'called_classes',
-           'outdated', 'find_record', 'full_config', 'untraceable', 'traced', 'as_json', 'store', 'trace_config',
-           'verification', 'Workload', 'KernelRow', 'Totals', 'Run', 'active_experts', 'whole', 'ModelCost', 'analyze']
+           'outdated', 'find_record', 'full_config', 'note_parts', 'untraceable', 'traced', 'as_json', 'store',
+           'trace_config', 'verification', 'Workload', 'KernelRow', 'Totals', 'Run', 'active_experts', 'whole',
+           'ModelCost', 'analyze']
 
 # %% ../nbs/12_model.ipynb #5861f998
 class ModelError(ValueError):
@@ -265,7 +266,14 @@ def _custom_config(config: dict):
 # %% ../nbs/12_model.ipynb #48f4d967
 def config_value(config: dict, names: list, default=None):
     "The value of a config attribute that may be spelt in several ways"
-    return next((config[n] for n in names if config.get(n) is not None), default)
+    return next((value for n in names if (value := _inner(config, n)) is not None), default)
+
+
+def _inner(config: dict, name: str):
+    "The value of an attribute of a config, or of a part of it: `attn_config.kv_n_heads`"
+    part, _, rest = name.partition(".")
+    value = config.get(part)
+    return value if not rest else _inner(value, rest) if isinstance(value, dict) else None
 
 # %% ../nbs/12_model.ipynb #31298093
 def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
@@ -435,6 +443,22 @@ def full_config(config: dict):
     check_numbers(full.to_dict())  # what the config gives against what it leaves to the defaults
     return full
 
+# %% ../nbs/12_model.ipynb #72a80861
+def note_parts(record: ModelRecord, config: dict, whole: dict) -> None:
+    "Add to a record's symbols the names under which parts of a config (`attn_config.kv_n_heads`) give their numbers, where its class takes them from there"
+    for about in record.symbols.values():
+        value = config_value(flat(whole), about["names"])
+        if value is None or isinstance(value, bool) or value == config_value(flat(config), about["names"], about["default"]):
+            continue
+        for part, key in ((p, k) for p, inner in config.items() if isinstance(inner, dict) for k, n in inner.items() if n == value):
+            try:
+                other = full_config({**config, part: {**config[part], key: 2 * value}}).to_dict()
+            except ModelError:  # the class refuses twice the number
+                continue
+            if config_value(flat(other), about["names"]) == 2 * value:
+                about["names"] = [*about["names"], f"{part}.{key}"]
+                break
+
 # %% ../nbs/12_model.ipynb #df5b5760
 def untraceable(error: Exception, config: dict) -> str:
     "Why a config cannot be traced, in one sentence"
@@ -470,6 +494,9 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
             record.id = f"{model_type}-{hashlib.sha256((record.id + code['sha256']).encode()).hexdigest()[:8]}"
             record.notes = (*record.notes, f"traced from the code that its config names, {code['model']}")
         whole_config = full.to_dict() | ({"custom_code": code} if code else {})
+        if full.model_type != model_type:  # of GPT-SW3, whose config class is GPT-2's
+            record.id, record.model_type = f"{model_type}{record.id.removeprefix(full.model_type)}", model_type
+        note_parts(record, config, whole_config)
         note_given(record, config, whole_config)
         misfit = fits(record, whole_config) or fits(record, config)
         if not misfit and symbol_values(record, config) != symbol_values(record, whole_config):

@@ -316,8 +316,8 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     base, stated = flat(config_defaults(config)), flat(config.to_dict())
     own = getattr(text_config(config), "attribute_map", {})
     symbols = {}
-    mixed = len(trace.kinds) > 1  # then how many layers of which kind is part of the record
-    for name in (*trace.symbols.relation.attributes, *(() if mixed else (layers_name(config),)), "tie_word_embeddings"):
+    mixed, stack = len(trace.kinds) > 1, layers_name(config)  # mixed: how many layers of which kind is part of the record
+    for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), "tie_word_embeddings"):
         names = list(dict.fromkeys([name, own.get(name, name)]))
         default = next((base[n] for n in names if n in base), None)
         symbols[canonical(name)] = {"names": names, "default": int(default) if isinstance(default, (int, bool)) else None}

@@ -270,6 +270,8 @@ class _Together:
 # %% ../nbs/05c_sample.ipynb #50428686
 def together(recorders: list, fit: Fit) -> SimpleNamespace:
     "One recording of a case, with formulas for figures, from its recordings at several sizes; raises TraceError"
+    if len({len(r.cache) for r in recorders}) > 1:
+        raise TraceError("how many tensors its cache holds depends on the sizes")
     t = _Together(recorders, fit)
     root = t.call([r.root for r in recorders])
     cache = [(t.storage(tuple(i for i, _ in row)), fit([e for _, e in row])) for row in zip(*(r.cache for r in recorders))]

@@ -659,7 +659,7 @@ def run(model, batch_size, seq_len, cache_len=0, all_logits=False, cache=None) -
         out = call(model, batch_size, seq_len, cache, all_logits, cache_len)
     left = getattr(out, cache_name(model), None) if cache_name(model) else None
     held = [*cached_tensors(left if left is not None else cache), *module_state(model)]
-    held = {(recorder.storage(t).id, view_key(t)): t for t in held}.values()  # DeepSeek-V4 keeps keys that are values: once
+    held = {(recorder.storage(t).id, view_key(t)): t for t in held if distinct(t) != 0}.values()  # DeepSeek-V4 keeps keys that are values, and empty remainders
     for t in held:
         recorder.storage(t, "cache").kind = "cache"
     recorder.cache = [(recorder.storage(t).id, distinct(t)) for t in held]
