@@ -320,7 +320,7 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), "tie_word_embeddings"):
         names = list(dict.fromkeys([name, own.get(name, name)]))
         default = next((base[n] for n in names if n in base), None)
-        symbols[canonical(name)] = {"names": names, "default": int(default) if isinstance(default, (int, bool)) else None}
+        symbols[canonical(name)] = {"names": names, "default": int(default) if isinstance(default, (int, bool)) else 0 if name == "tie_word_embeddings" else None}
     if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
         symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
     skip = {n for s in symbols.values() for n in s["names"]} | set(SYMBOLIC) - {"sliding_window"}
