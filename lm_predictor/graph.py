@@ -281,15 +281,15 @@ class ModelRecord:
         raise FormulaError(f"the formulas of {self.model_type} assume {' or '.join(dict.fromkeys(broken)) or base}, which does not hold for this workload{near}")
 
     def _nearest(self, base: str, values: dict) -> str:
-        "The sizes next to those of a workload that a case of a phase allows, as text; empty where none are near"
-        found = []
+        "The sizes next to those of a workload that a case of a phase allows, below them and above, as text; empty where none are near"
+        found = {}
         for case, down in itertools.product((name for region in REGIONS["extend"] if (name := base + region) in self.cases), (True, False)):
             conditions = self.conditions_of(case)
             sizes = moved(conditions, values, down)
-            changed = ", ".join(f"{n}={sizes[n]}" for n in ("batch_size", "seq_len", "cache_len") if sizes.get(n) != values.get(n))
-            if changed and changed not in found and all(c.holds(sizes) for c in conditions if c.names <= set(sizes)):
-                found.append(changed)
-        return " or ".join(found[:2])
+            by = {n: sizes[n] - values[n] for n in ("batch_size", "seq_len", "cache_len") if sizes.get(n) != values.get(n)}
+            if by and all(c.holds(sizes) for c in conditions if c.names <= set(sizes)):
+                found.setdefault(min(by.values()) < 0, []).append((sum(map(abs, by.values())), ", ".join(f"{n}={sizes[n]}" for n in by)))
+        return " or ".join(min(found[below])[1] for below in (True, False) if below in found)
 
     @property
     def block(self) -> int:
