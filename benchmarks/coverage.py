@@ -29,12 +29,6 @@ class Late(BaseException):
     "A type took too long; no Exception, so that no fallback swallows it"
 
 
-def config_of(model_type: str):
-    from lm_predictor.build import type_config
-    from lm_predictor.model import full_config
-    return full_config(type_config(model_type))
-
-
 def at_fault(error: BaseException) -> str:
     "The innermost line of a model's code that an error came through"
     lines = [f for f in traceback.extract_tb(error.__traceback__) if "/transformers/models/" in f.filename]
@@ -45,9 +39,11 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
     "Trace one type and compare; never raises"
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
+    from lm_predictor.build import type_config
     from lm_predictor.config import canonical
     from lm_predictor.database import Database
     from lm_predictor.evidence import collect
+    from lm_predictor.model import fit_own_config, full_config
     from lm_predictor.records import ClassRecords
     from lm_predictor.trace import cases_of
     from lm_predictor.trust import PROOF
@@ -59,8 +55,10 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
     signal.alarm(timeout)
     start, out = time.perf_counter(), {"type": model_type}
     try:
-        config = config_of(model_type)
+        given = type_config(model_type)
+        config = full_config(given)
         trace, record = traced_record(config, cases=[c for c in cases_of(config) if not c.single and not c.all_logits])
+        fit_own_config(record, given, config)  # `analyze` refuses a record that does not fit its own config
         out["trace_s"] = round(time.perf_counter() - start, 1)
         out |= {"class": record.class_name.rsplit(".", 1)[-1], "kinds": len(trace.kinds), "uncounted": record.uncounted, "notes": list(record.notes),
                 "method": record.method, "window": any(name.endswith("_past") for name in record.cases),
@@ -75,8 +73,8 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
         if not verify:
             return out | {"classes": len(classes), "seconds": round(time.perf_counter() - start, 1), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
         values = record_values(record, config)
-        own, found = verify_model(record, collect(record, config, values), Database.of(classes))
-        wrong = [f"{c.what}: {c.detail}"[:300] for c in own if not c.ok]
+        whole, found = verify_model(record, collect(record, config, values), Database.of(classes))
+        wrong = [f"{c.what}: {c.detail}"[:300] for c in whole if not c.ok]
         bad = {n.rsplit(".", 1)[-1]: f"{c.what}: {c.detail}"[:300] for n, rows in found.items() for c in rows if not c.ok and c.what != PROOF}
         out |= {"classes": len(found), "verified": 0 if wrong else len(found) - len(bad), "failed": wrong[:2] + [f"{n}: {t}" for n, t in bad.items()][:4]}
     except (Exception, Late) as e:

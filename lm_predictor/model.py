@@ -36,8 +36,8 @@ from .trust import Check, untrusted, verdict
 __all__ = ['WIDTHS', 'HEADS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'PER_LAYER', 'BITS', 'ModelError',
            'presets', 'quiet', 'load_config', 'check_numbers', 'own_code', 'with_code', 'missing_package',
            'config_value', 'symbol_values', 'setting', 'fits', 'note_given', 'stored_records', 'called_classes',
-           'outdated', 'find_record', 'full_config', 'note_parts', 'untraceable', 'traced', 'as_json', 'store',
-           'trace_config', 'verification', 'Workload', 'KernelRow', 'Totals', 'Run', 'active_experts', 'whole',
+           'outdated', 'find_record', 'full_config', 'note_parts', 'untraceable', 'fit_own_config', 'traced', 'as_json',
+           'store', 'trace_config', 'verification', 'Workload', 'KernelRow', 'Totals', 'Run', 'active_experts', 'whole',
            'ModelCost', 'analyze']
 
 # %% ../nbs/12_model.ipynb #5861f998
@@ -473,6 +473,21 @@ def untraceable(error: Exception, config: dict) -> str:
         return f"config: {blamed[0]} is {config[blamed[0]]!r}, which {config['model_type']} does not know"
     return str(error) if type(error).__name__ == "TraceError" else f"{config['model_type']}: its forward() cannot be traced with this config: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
+# %% ../nbs/12_model.ipynb #d4e4cdf4
+def fit_own_config(record: ModelRecord, config: dict, full) -> None:
+    "Make a fresh record that of the config it was traced with, as given and as its class completes it (`full`, of transformers); raises ModelError where it does not fit"
+    model_type, code = config["model_type"], config.get("custom_code")
+    whole = full.to_dict() | ({"custom_code": code} if code else {})
+    if full.model_type != model_type:  # of GPT-SW3, whose config class is GPT-2's
+        record.id, record.model_type = f"{model_type}{record.id.removeprefix(full.model_type)}", model_type
+    note_parts(record, config, whole)
+    note_given(record, config, whole)
+    misfit = fits(record, whole) or fits(record, config)
+    if not misfit and symbol_values(record, config) != symbol_values(record, whole):
+        misfit = "its class reads other sizes from it than it states"
+    if misfit:
+        raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
+
 # %% ../nbs/12_model.ipynb #9ee3a006
 def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dict]:
     "Trace a config from the installed source: its model record and the analyses of its classes by name; raises ModelError"
@@ -493,16 +508,7 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
             record.settings["custom_code"] = {"value": code["sha256"], "default": None}
             record.id = f"{model_type}-{hashlib.sha256((record.id + code['sha256']).encode()).hexdigest()[:8]}"
             record.notes = (*record.notes, f"traced from the code that its config names, {code['model']}")
-        whole_config = full.to_dict() | ({"custom_code": code} if code else {})
-        if full.model_type != model_type:  # of GPT-SW3, whose config class is GPT-2's
-            record.id, record.model_type = f"{model_type}{record.id.removeprefix(full.model_type)}", model_type
-        note_parts(record, config, whole_config)
-        note_given(record, config, whole_config)
-        misfit = fits(record, whole_config) or fits(record, config)
-        if not misfit and symbol_values(record, config) != symbol_values(record, whole_config):
-            misfit = "its class reads other sizes from it than it states"
-        if misfit:
-            raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
+        fit_own_config(record, config, full)
         try:
             classes = ClassRecords.of(trace, record.id).all()
         except Exception as e:  # a class that the records cannot express
