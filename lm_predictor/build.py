@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -21,8 +22,8 @@ from .model import ModelError, as_json, fits, outdated, presets, store, stored_r
 from .schema import analysis_to_json, name_record
 
 # %% auto #0
-__all__ = ['PRELOADED', 'Item', 'type_config', 'model_types', 'build_items', 'Outcome', 'Running', 'current_record', 'landed',
-           'interrupts', 'build', 'forget']
+__all__ = ['PRELOADED', 'FEW', 'Item', 'type_config', 'model_types', 'build_items', 'Outcome', 'Running', 'current_record',
+           'landed', 'interrupts', 'build', 'forget']
 
 # %% ../nbs/12c_build.ipynb #99470c4c
 @dataclass(frozen=True)
@@ -68,15 +69,16 @@ def build_items(names=(), types: bool = False) -> list[Item]:
 # %% ../nbs/12c_build.ipynb #e3f159a7
 PRELOADED = ["lm_predictor.build", "lm_predictor.records", "lm_predictor.verify", "transformers.models.auto.modeling_auto", "transformers.generation.utils",
              "transformers.modeling_layers", "torch.export._trace", "torch.utils.flop_counter", "networkx", "jsonschema"]
+FEW = 3  # items for which a trace beforehand does not pay
 
 
-def _processes():
-    "How to start processes: forked from one that has imported what tracing needs, spawned where that cannot be"
+def _processes(count: int = 1):
+    "How to start processes for so many items: forked from one that has done what tracing needs once, spawned where that cannot be"
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     from multiprocessing.forkserver import ensure_running
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload([*PRELOADED, *(["lm_predictor.warmed"] if count > FEW else [])])
     fixed, before = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}, dict(os.environ)
     main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # Ctrl-C is for this process alone
@@ -94,6 +96,8 @@ def _processes():
 def _work(connection, config: dict) -> None:
     "Trace a config and send its records, or the reason why there are none"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
     try:
@@ -237,7 +241,7 @@ def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 30
                 if record:
                     outcomes.append(Outcome(item.name, "kept", record.id))
                 else:
-                    context = context or _processes()
+                    context = context or _processes(len(items))
                     connection, trace = _start(context, item)
                     running[connection] = trace
             else:

@@ -24,6 +24,7 @@ from .layers import keep_kinds, layer_kinds
 from .mask import left_pairs, one_thread, weightless
 from .records import built_flags, flag_settings
 from .sample import fold_loops, own_state
+from .shapes import KnownShapes
 from .sheet import BYTES, Sheet, config_sizes, hold, samples, workload_sizes
 from .trace import Call, Op, build, call, constructor_arguments, defaults, filled_cache, fold, ready, recording, run, shown_modules
 from .values import looked_at
@@ -181,8 +182,8 @@ class Twin:
     "A record's kind of model with plain integers, on tensors without data, one layer of each kind"
 
     def __init__(self, record: ModelRecord, config, values: dict):
-        self.record, self.values = record, values
-        with torch.device("meta"), constructor_arguments() as self.arguments, _bfloat16():
+        self.record, self.values, self.shapes = record, values, KnownShapes()
+        with self.shapes, torch.device("meta"), constructor_arguments() as self.arguments, _bfloat16():
             self.model = build(sized(config, values))
             self.kinds = layer_kinds(self.model, self.model.config)
             self.weights, self.whole = weigh(self.model), list(shown_modules(self.model))
@@ -194,7 +195,7 @@ class Twin:
         "One forward of a case at sizes of the workload: its recording and its sheet"
         for module, held in self.state:
             vars(module).update(held)
-        with torch.device("meta"), _bfloat16():
+        with self.shapes, torch.device("meta"), _bfloat16():
             recorder = run(self.model, sizes["batch_size"], sizes["seq_len"], sizes["cache_len"], "_all" in case)
         fold(recorder.root, self.names)
         if self.record.method == "sampled":
@@ -203,7 +204,7 @@ class Twin:
 
     def alone(self, recorder, rng: random.Random) -> dict:
         "Each class of a recording that is built from numbers, run by itself: see `run_alone`"
-        with torch.device("meta"), _bfloat16():
+        with self.shapes, torch.device("meta"), _bfloat16():
             return run_alone(recorder.root, self.arguments, rng)
 
 # %% ../nbs/08aa_evidence.ipynb #00a71094
@@ -322,7 +323,7 @@ def torch_matmul_flops(
 ) -> list[int]:
     "FLOPs in matrix products of one forward at each workload (logits of the last position), by torch's FlopCounterMode on the meta device"
     found = []
-    with torch.device("meta"), torch.no_grad():
+    with KnownShapes(), torch.device("meta"), torch.no_grad():
         model = build(copy.deepcopy(config), experts_implementation="batched_mm").requires_grad_(False)  # the choice is noted in the config
         ready(model)
         for batch_size, seq_len, cache_len in workloads:

@@ -165,17 +165,6 @@ def _condition_text(guard) -> str:
         left, right, sign = -left, -right, {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(sign, sign)
     return f"{from_sympy(left)} {sign} {from_sympy(right)}"
 
-# %% ../nbs/05b_records.ipynb #7b2995ec
-def _parts(guard, trace: ModelTrace) -> list:
-    "A guard as conditions that must all hold; of alternatives, the first that held at the sizes of this trace"
-    guard = sympy.to_nnf(guard, simplify=False) if isinstance(guard, sympy.logic.boolalg.BooleanFunction) else guard
-    if isinstance(guard, sympy.And):
-        return [p for a in guard.args for p in _parts(a, trace)]
-    if isinstance(guard, sympy.Or):
-        true = [a for a in sorted(guard.args, key=str) if a.xreplace(trace.symbols.hints) == sympy.true]
-        return [p for a in true[:1] for p in _parts(a, trace)]
-    return [guard]
-
 # %% ../nbs/05b_records.ipynb #a710314c
 def _name(key: str) -> str:
     return key.partition(" ")[0]
@@ -251,7 +240,7 @@ def assumptions_of(trace: ModelTrace, case: str = "") -> tuple:
     texts = region_conditions(trace, case) if case else list(trace.symbols.relation.assumptions)
     bounded = bool(case) and len(trace.windows) == 1
     for guard in dict.fromkeys(trace.guards(case)):
-        for part in _parts(guard, trace):
+        for part in trace.symbols.parts(guard):
             text = _condition_text(trace.symbols.clean(part))
             if text and text not in texts and not (bounded and _about_window(text, trace)) and not _always(text, trace, True):
                 texts.append(text)
@@ -405,12 +394,16 @@ def _shape(draft: Draft):
             tuple((r.class_name, tuple(n for n, _ in r.kwargs)) for ref in draft.references for r in ref.references))
 
 
+def _same(a: Formula, b: Formula, fixed: dict) -> bool:
+    if a == b:
+        return True
+    at = _point(a.names | b.names, fixed)
+    return a.evaluate(at) == b.evaluate(at)
+
+
 def agree(general: Draft, special: Draft, fixed: dict) -> bool:
     "Whether a draft says the same as a more special one at the sizes that are fixed there"
-    if _shape(general) != _shape(special):
-        return False
-    return all(a.evaluate(_point(a.names | b.names, fixed)) == b.evaluate(_point(a.names | b.names, fixed))
-               for a, b in zip(_formulas(general), _formulas(special)))
+    return _shape(general) == _shape(special) and all(_same(a, b, fixed) for a, b in zip(_formulas(general), _formulas(special)))
 
 # %% ../nbs/05b_records.ipynb #ae20cee3
 def merge(by_case: dict) -> list[tuple[Draft, list[str]]]:

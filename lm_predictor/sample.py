@@ -17,8 +17,9 @@ import torch
 from .config import integers
 from .formula import from_sympy
 from .layers import keep_kinds, layer_kinds
-from .trace import (Call, Case, Form, ModelTrace, Op, Storage, Symbols, TraceError, build, cache_name, cases_of, compression, constructor_arguments,
-                                defaults, filled_cache, fold, ready, run, signature)
+from .shapes import KnownShapes
+from .trace import (Call, Case, Form, ModelTrace, Op, Storage, Symbols, TraceError, build, cache_name, cases_of, compression, constructor_arguments, copied,
+                                defaults, filled_cache, fold, given_by, ready, run, signature, with_all_logits)
 from .values import looks
 
 # %% auto #0
@@ -31,11 +32,6 @@ def _key(event) -> tuple:
     if isinstance(event, Call):
         return signature(event)
     return (event.name, event.line, event.file, event.via, event.flops, event.shape, tuple(e for _, e, _ in event.reads), tuple(e for _, e in event.writes))
-
-
-def _numbered(keys: list) -> list:
-    seen = {}
-    return [seen.setdefault(k, len(seen)) for k in keys]
 
 # %% ../nbs/05c_sample.ipynb #0d3e0dc7
 _LEAST, _LONG, _LONGEST = 3, 8, 160  # bodies that make a loop; events of a body from which on two are enough; events of a body at most
@@ -96,26 +92,34 @@ def fold_loops(call: Call, sizes: dict) -> None:
     for event in call.events:
         if isinstance(event, Call):
             fold_loops(event, sizes)
-    position, events = 0, call.events
-    keys = _numbered([_key(e) for e in events])
+    call.events, _ = _folded(call, call.events, sizes)
+
+
+def _folded(call: Call, events: list, sizes: dict) -> tuple[list, dict]:
+    "Events of a call with one body of each loop, and of loops within it, and which storage stands for which"
+    position, stands, numbers = 0, {}, {}
+    keys = [numbers.setdefault(_key(e), len(numbers)) for e in events]
     while found := _first_loop(keys, position):
         i, period, n = found
         bodies = [events[i + k * period:i + (k + 1) * period] for k in range(n)]
-        names = _touched(bodies[0])
-        rename = {}
+        names, rename = _touched(bodies[0]), {}
         for body in bodies[1:]:
             made = _made(body)
             rename |= {b: a for a, b in zip(names, _touched(body)) if a != b and b in made}
-        loop = Call(call.path, call.module, _line_of(bodies[0][0]), call.file, bodies[0], [], str(n))
+        body, within = _folded(call, bodies[0], sizes)
+        rename = {b: within.get(a, a) for b, a in rename.items()} | within
         rest = events[i + n * period:]
         _rename(rest, rename)
         copies = set(rename.values())
         for e in rest:
             for op in [e] if isinstance(e, Op) else [o for o, _ in e.walk()]:
                 _gather(op, copies, sizes)
-        events, position = [*events[:i], loop, *rest], i + 1
-        keys = [*keys[:i], -len(keys), *keys[i + n * period:]]
-    call.events = events
+        stands = {b: rename.get(a, a) for b, a in stands.items()} | rename
+        loop = numbers.setdefault((n, *keys[i:i + period]), len(numbers))
+        keys = [*keys[:i], loop, *keys[i + n * period:]]
+        events = [*events[:i], Call(call.path, call.module, _line_of(bodies[0][0]), call.file, body, [], str(n)), *rest]
+        position = max(0, i - _LONGEST)  # a loop around it begins before it
+    return events, stands
 
 # %% ../nbs/05c_sample.ipynb #c3c00e9b
 _NAMES = ("batch_size", "seq_len", "cache_len")
@@ -314,28 +318,12 @@ def own_state(model) -> list:
     return [(m, {k: v for k, v in vars(m).items() if not k.startswith("_") and (v is None or isinstance(v, torch.Tensor))}) for m in model.modules()]
 
 # %% ../nbs/05c_sample.ipynb #517980d0
-def _run(trace: ModelTrace, sizes: dict, all_logits: bool, done: dict, state: list):
-    "One run with numbers, folded; `done` holds those there are, `state` what the modules held when they were built"
-    key = tuple(sizes.values())
-    if key not in done:
-        for module, held in state:
-            vars(module).update(held)
-        cache = filled_cache(trace.model, sizes["batch_size"], sizes["cache_len"])
-        recorder = run(trace.model, **sizes, cache=cache, all_logits=all_logits)
-        recorder.executed = sum(1 for _ in recorder.root.walk())
-        fold(recorder.root, trace.names)
-        fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()})
-        done[key] = recorder
-    return done[key]
-
-# %% ../nbs/05c_sample.ipynb #eacee19f
-def _by_token(trace: ModelTrace, case: Case, rows: list, done: dict, state: list) -> bool:
-    "Whether the code executes more operators the more tokens there are: then long runs are spared"
+def _by_token(case: Case, rows: list, executed) -> bool:
+    "Whether the code executes more operators the more tokens there are: then long runs are spared; `executed` gives their number at sizes"
     few, many = (sorted(rows, key=lambda row: row["seq_len"])[i] for i in (0, -2))
     if "seq_len" in case.fixed or many["seq_len"] < 3 * few["seq_len"]:
         return False
-    few, many = (_run(trace, row, case.all_logits, done, state).executed for row in (few, many))
-    return many > 3 * few
+    return executed(many) > 3 * executed(few)
 
 # %% ../nbs/05c_sample.ipynb #d6274dc9
 def _shared(case: Case) -> str:
@@ -351,62 +339,84 @@ def _dealt_out(case: Case, row: dict, i: int, share: int) -> dict:
     return row | few
 
 # %% ../nbs/05c_sample.ipynb #994cc722
+_AHEAD = 7  # runs of a case that are made with the logits of all tokens too: as many as `_expected` asks for
+
+
 @dataclass
 class _Sampling:
     "The runs of one model: how to make them, and what they showed so far"
     trace: ModelTrace
     state: list  # what the modules held when they were built
+    wanted: set = field(default_factory=set)  # names of the cases to come
+    done: dict = field(default_factory=dict)  # case name -> sizes -> its run, folded
     fits: dict = field(default_factory=dict)  # case name -> Fit
     by_token: bool = False  # whether its code loops over tokens
 
-    def rows(self, case: Case, form: Form, count: int, done: dict) -> list[dict]:
+    def run(self, case: Case, sizes: dict, ahead: bool = False):
+        "One run of a case with numbers, folded; ahead: with the logits of all tokens too, where that case is wanted"
+        key, done, model, later = tuple(sizes.values()), self.done.setdefault(case.name, {}), self.trace.model, replace(case, all_logits=True).name
+        if key not in done:
+            for module, held in self.state:
+                vars(module).update(held)
+            cache = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
+            with given_by(model.base_model) as given:
+                recorder = run(model, **sizes, all_logits=case.all_logits, cache=cache, filled=True)
+            whole = with_all_logits(model, recorder, copied(recorder.root), given, **sizes) if ahead and later in self.wanted - {case.name} else None
+            for name, made in ((case.name, recorder), *([(later, whole)] if whole else [])):
+                made.executed = sum(1 for _ in made.root.walk())
+                fold(made.root, self.trace.names)
+                fold_loops(made.root, {s.id: s for s in made.storages.values()})
+                self.done.setdefault(name, {})[key] = made
+        return done[key]
+
+    def rows(self, case: Case, form: Form, count: int) -> list[dict]:
         "Sizes to run a case at for formulas of a form; raises ValueError where it has none"
         trace, window = self.trace, max(self.trace.windows, default=0)
         if form.multiple:
             return multiple_points(case, count, form, window, not cache_name(trace.model))
         within = trace.forms.get(case.name.removesuffix("_short"), Form()).block
         rows = [_dealt_out(case, row, i, form.share) for i, row in enumerate(points(case, count, window, form.block, within))]
-        if self.by_token or count > 8 and _by_token(trace, case, rows, done, self.state):
+        if self.by_token or count > 8 and _by_token(case, rows, lambda row: self.run(case, row).executed):
             self.by_token = True
             rows = [row | {"seq_len": min(row["seq_len"], (window if case.region == "_over" else 0) + 20 * form.share + i)} for i, row in enumerate(rows)]
         return rows
 
-    def case(self, case: Case, form: Form, count: int, basis: list, done: dict, other: Fit | None = None) -> SimpleNamespace:
+    def case(self, case: Case, form: Form, count: int, basis: list, other: Fit | None = None) -> SimpleNamespace:
         "The recording of a case from so many runs, with formulas of the terms `basis`, or else those of another case; raises ValueError"
-        rows = self.rows(case, form, count, done)
+        rows = self.rows(case, form, count)
         fit = Fit(rows, basis)
         if other:
             fit.expect(other, rows, case.fixed)
-        found = together([_run(self.trace, row, case.all_logits, done, self.state) for row in rows], fit)
+        found = together([self.run(case, row, i < _AHEAD or form.share > 1) for i, row in enumerate(rows)], fit)
         self.trace.least[case.name] = {n: min(row[n] for row in rows) for n in _NAMES}
         self.trace.forms[case.name], self.fits[case.name] = form, fit
         return found
 
 
-def _expected(runs: _Sampling, case: Case, done: dict) -> SimpleNamespace | None:
+def _expected(runs: _Sampling, case: Case) -> SimpleNamespace | None:
     "The recording of a case from few runs, where the case of several sequences and of the last token's logits has nearly all of its formulas"
     usual = replace(case, single=False, all_logits=False).name
     form = runs.trace.forms.get(usual)
-    if usual == case.name or form is None or form.share > 1:
+    if usual == case.name or form is None or form.share > 1 and set(case.fixed) >= {"seq_len", "batch_size"}:  # one token is no even deal
         return None
     form = replace(form, batch=2 if case.single else form.batch, block=0 if case.region == "_short" else form.block)
     free = [_SYMBOL[n] for n in ("seq_len", "cache_len") if n not in case.fixed]
     basis = [sympy.Integer(1), free[0]] if case.single else [sympy.Integer(1), free[0], _SYMBOL["batch_size"], _SYMBOL["batch_size"] * free[0]]
     try:
-        return runs.case(case, form, len(basis) + 3, basis, done, runs.fits[usual])
+        return runs.case(case, form, len(basis) + 3, basis, runs.fits[usual])
     except ValueError:  # no: it has formulas of its own
         return None
 
 
 def _sampled(runs: _Sampling, case: Case) -> SimpleNamespace:
     "The recording of one case: with formulas of another case, else with polynomials of the sizes, else with blocks too"
-    last, done = None, {}
-    if found := _expected(runs, case, done):
+    last = None
+    if found := _expected(runs, case):
         return found
     for form in _forms(runs.trace, case):
         basis = terms(case, form.block, form.whole, form.batch_power)
         try:
-            return runs.case(case, form, len(basis) + 5, basis, done)
+            return runs.case(case, form, len(basis) + 5, basis)
         except ValueError as e:
             last = last or e
     raise TraceError(f"{runs.trace.config.model_type}: {last}")
@@ -418,20 +428,22 @@ def sample_model(config, cases=None, progress=None, every_layer: bool = False) -
     cases: all that the model has, if not given. progress: called with each case done. every_layer: run all layers, for code
     that needs to know which one it is in, instead of one of each kind.
     """
-    cut = copy.deepcopy(config)
-    with torch.device("meta"), defaults(), constructor_arguments() as seen:
+    cut, cases = copy.deepcopy(config), cases or cases_of(config)
+    with KnownShapes(), torch.device("meta"), defaults(), constructor_arguments() as seen:
         torch.set_default_dtype(torch.bfloat16)
         model = build(cut)
         kinds = [] if every_layer else layer_kinds(model, model.config)
         trace = ModelTrace(config, Symbols(config, frozenset(integers(config))), model, {}, seen, kinds, keep_kinds(model, model.config, kinds), method="sampled")
-        runs = _Sampling(trace, own_state(model))
+        runs = _Sampling(trace, own_state(model), {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))})
         ready(model)
-        for case in cases or cases_of(config):
+        for case in cases:
             trace.recorders[case.name] = _sampled(runs, case)
+            runs.done.pop(case.name)
             if trace.forms[case.name].block and not case.region:
                 short = replace(case, region="_short")
                 try:
                     trace.recorders[short.name] = _sampled(runs, short)
+                    runs.done.pop(short.name)
                     trace.forms[short.name] = replace(trace.forms[short.name], block=trace.forms[case.name].block)
                 except TraceError:  # then the formulas hold beyond the first block only
                     pass

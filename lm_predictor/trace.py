@@ -12,7 +12,6 @@ import functools
 import inspect
 import math
 import numbers
-import re
 import sys
 import warnings
 from dataclasses import dataclass, field, replace
@@ -25,21 +24,21 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .config import HINTS, WORKLOAD, integers, relate, set_attribute, text_config
+from .config import HINTS, WORKLOAD, canonical, integers, relate, set_attribute, text_config
 from .formula import parse, to_sympy
 from .layers import keep_kinds, layer_kinds
 from .operators import METADATA, Cost, Operand, operator_cost
 from .schema import CASE_NAMES, REGIONS
 from .source import SourceError, package_root, source_file
-from .values import looked_at, looks, warm_up
+from .values import looked_at, looks, tensors_in, warm_up
 
 # %% auto #0
 __all__ = ['CASES', 'SHORT', 'BEYOND', 'SHAPES', 'FLOAT32', 'INNER', 'CACHE_NAMES', 'WITHOUT', 'MOST_GUARDS', 'TraceError',
            'Storage', 'Op', 'Call', 'size', 'distinct', 'view_key', 'operand', 'frame_file', 'find_line', 'Recorder',
            'recording', 'Case', 'Symbols', 'SymbolicShapes', 'constructor_arguments', 'defaults',
            'symbolic_construction', 'symbolic_roots', 'build', 'cache_name', 'ordered_sets', 'token_ids', 'call',
-           'empty_cache', 'cached_tensors', 'filled_cache', 'module_state', 'shown_modules', 'ready', 'run',
-           'signature', 'fold', 'Form', 'ModelTrace', 'compression', 'windows', 'cases_of', 'given_by', 'copied',
+           'empty_cache', 'cached_tensors', 'filled_cache', 'module_state', 'renamed_cache', 'shown_modules', 'ready',
+           'run', 'signature', 'fold', 'Form', 'ModelTrace', 'compression', 'windows', 'cases_of', 'given_by', 'copied',
            'with_all_logits', 'trace_model']
 
 # %% ../nbs/05_trace.ipynb #9f6ef986
@@ -98,7 +97,7 @@ class Call:
 # %% ../nbs/05_trace.ipynb #f0a49210
 def size(x) -> object:
     "A tensor dimension as int or sympy expression"
-    return x.node.expr if isinstance(x, torch.SymInt) else int(x)
+    return x if type(x) is int else x.node.expr if isinstance(x, torch.SymInt) else int(x)
 
 # %% ../nbs/05_trace.ipynb #5ca0a3a5
 def distinct(t: torch.Tensor) -> object:
@@ -125,6 +124,7 @@ def _in_package(filename: str) -> str:
     return ""
 
 
+@functools.cache
 def frame_file(relative: str) -> str:
     "Absolute path of a file given relative to site-packages"
     return str(package_root(relative.split("/")[0]) / relative)
@@ -134,6 +134,7 @@ _DECORATORS = ("utils/generic.py", "utils/output_capturing.py", "nn/modules/modu
                "modeling_layers.py", "utils/_contextlib.py", "modeling_rope_utils.py", "utils/kernel_config.py")
 
 
+@functools.cache
 def _forward_codes(cls) -> tuple:
     "Code objects of a class's forward: the function itself, and the set of its wrappers"
     function, wrappers = next((vars(c)["forward"] for c in cls.__mro__ if "forward" in vars(c)), None), set()
@@ -150,25 +151,27 @@ def _statement_line(filename: str, line: int) -> int:
         return line
 
 # %% ../nbs/05_trace.ipynb #96e4161b
-def find_line(frames: list, cls) -> tuple:
-    "File, line and innermost helper of a stack inside one module call (innermost frame first)"
-    code, wrappers = _forward_codes(cls)
-    inside = [(f, line, _in_package(f.f_code.co_filename)) for f, line in frames]
-    inside = [(f, line, name) for f, line, name in inside if name or f.f_code is code]
-    at = next((i for i, (f, _, _) in enumerate(inside) if f.f_code is code), None)
+def find_line(stack: list, cls) -> tuple:
+    "File, line and innermost helper of a stack, (code, line) of each frame inside one module call, innermost first"
+    forward, wrappers = _forward_codes(cls)
+    inside = [(code, line, _in_package(code.co_filename)) for code, line in stack]
+    inside = [(code, line, name) for code, line, name in inside if name or code is forward]
+    at = next((i for i, (code, _, _) in enumerate(inside) if code is forward), None)
     if at is None:
-        usable = [i for i, (f, _, name) in enumerate(inside)
-                  if f.f_code not in wrappers and not name.endswith(_DECORATORS)]
+        usable = [i for i, (code, _, name) in enumerate(inside) if code not in wrappers and not name.endswith(_DECORATORS)]
         at = usable[-1] if usable else len(inside) - 1
     if at < 0:
         return "", 0, ""
-    frame, line, name = inside[at]
-    helpers = [(f.f_code.co_name, line_, file) for f, line_, file in inside[:at]
+    code, line, name = inside[at]
+    helpers = [(code_.co_name, line_, file) for code_, line_, file in inside[:at]
                if file.startswith(("transformers/", "transformers_modules/")) and not file.endswith(_DECORATORS)]
     via = f"{helpers[0][0]} {helpers[0][2]}:{_statement_line(helpers[0][2] and frame_file(helpers[0][2]), helpers[0][1])}" if helpers else ""
-    return name or frame.f_code.co_filename, _statement_line(frame.f_code.co_filename, line), via
+    return name or code.co_filename, _statement_line(code.co_filename, line), via
 
 # %% ../nbs/05_trace.ipynb #6514fcc9
+_lines: dict[tuple, tuple] = {}  # class, and code and line of each frame -> the line found, and the stack, so that no id of its code is given again
+
+
 class Recorder(TorchDispatchMode):
     "Records every operator and module call of a forward pass"
 
@@ -199,60 +202,57 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _record(self, func, name, args, kwargs, out):
-        ins, seen = [], set()
-        for t in tree_leaves((args, kwargs)):
-            if isinstance(t, torch.Tensor):
-                key = (t.untyped_storage()._cdata, view_key(t))
-                if key not in seen:
-                    seen.add(key)
-                    ins.append(t)
-        outs = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
-        before = {t.untyped_storage()._cdata for t in ins}
-        mutable = func._schema.is_mutable
-        if outs and not mutable and all(t.untyped_storage()._cdata in before for t in outs):
+        ins = {}
+        for t in tensors_in((args, kwargs)):
+            ins.setdefault((t.untyped_storage()._cdata, view_key(t)), t)
+        before, ins, outs = {storage for storage, _ in ins}, list(ins.values()), list(tensors_in(out))
+        if outs and not func._schema.is_mutable and all(t.untyped_storage()._cdata in before for t in outs):
             return
-        cost = operator_cost(name, [operand(t) for t in ins], [operand(t) for t in outs], args,
-                             pointwise=torch.Tag.pointwise in func.tags)
-        file, line, via = find_line(self._frames(), type(self._stack[-1].module))
+        given, made = [operand(t) for t in ins], [operand(t) for t in outs]
+        cost = operator_cost(name, given, made, args, pointwise=torch.Tag.pointwise in func.tags)
+        file, line, via = self._line()
         if cost.kind == "uncounted":
             self.uncounted.setdefault(str(func), f"{file}:{line}")
         self._stack[-1].events.append(Op(
-            str(func).removesuffix(".default"), cost.kind, line, file, via, self._reads(ins, cost), self._writes(outs, cost),
-            cost.flops, cost.matmul_flops, self._extent(cost, ins, outs), operand(outs[0]).shape if outs else ()))
+            str(func).removesuffix(".default"), cost.kind, line, file, via, self._reads(ins, given, cost), self._writes(outs, made, cost),
+            cost.flops, cost.matmul_flops, self._extent(cost, given, made), made[0].shape if made else ()))
 
-    def _reads(self, ins, cost: Cost) -> list:
+    def _reads(self, ins: list, given: list[Operand], cost: Cost) -> list:
         rows = []
-        for i, t in enumerate(ins):
-            store, elements = self.storage(t), cost.reads.get(i, distinct(t))
+        for i, (t, o) in enumerate(zip(ins, given)):
+            store, elements = self.storage(t), cost.reads.get(i, o.distinct)
             if elements != 0:
                 rows.append((store.id, elements, None if elements == store.elements else (i in cost.reads, view_key(t))))
         return rows
 
-    def _writes(self, outs, cost: Cost) -> list:
+    def _writes(self, outs: list, made: list[Operand], cost: Cost) -> list:
         stores = [self.storage(t, "activation") for t in outs]
-        return [(s.id, cost.writes.get(i, distinct(t))) for i, (s, t) in enumerate(zip(stores, outs)) if cost.writes.get(i, 1) != 0]
+        return [(s.id, cost.writes.get(i, o.distinct)) for i, (s, o) in enumerate(zip(stores, made)) if cost.writes.get(i, 1) != 0]
 
     @staticmethod
-    def _extent(cost, ins, outs):
+    def _extent(cost: Cost, given: list[Operand], made: list[Operand]):
         "Elements that one output element of a reduction depends on"
         if cost.kind in ("softmax", "norm"):
-            return size(ins[0].shape[-1])
+            return given[0].shape[-1]
         if cost.kind == "reduction":
-            return math.prod((size(n) for n in ins[0].shape), start=1) / sympy.Integer(1) / math.prod((size(n) for n in outs[0].shape), start=1)
+            return math.prod(given[0].shape, start=1) / sympy.Integer(1) / math.prod(made[0].shape, start=1)
         return 1
 
-    def _frames(self, above: int = 0) -> list:
-        "Stack frames inside the current module call, or so many above it, innermost first"
-        frames, frame = [], sys._getframe(1 + above)
+    def _line(self, above: int = 0) -> tuple:
+        "What `find_line` says of the stack inside the current module call, or so many frames above it"
+        stack, frame, cls = [], sys._getframe(1 + above), type(self._stack[-1].module)
         while frame is not None and frame.f_code is not _CALL_CODE:
-            frames.append((frame, frame.f_lineno))
+            stack.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
-        return frames
+        key = cls, *((id(code), line) for code, line in stack)
+        if key not in _lines:
+            _lines[key] = find_line(stack, cls), stack
+        return _lines[key][0]
 
     def call(self, module, original, args, kwargs):
         "Run one module call inside the tree"
         parent = self._stack[-1] if self._stack else None
-        file, line = find_line(self._frames(above=2), type(parent.module))[:2] if parent else ("", 0)
+        file, line = self._line(above=2)[:2] if parent else ("", 0)
         node = Call(self._paths.get(id(module), ""), module, line, file)
         node.inputs = [(operand(t).shape, t.dtype) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         if parent is None:
@@ -378,6 +378,23 @@ class Symbols:
         forced = {self._names[s] for s, v in self.env.replacements.items() if s in self._names and v.is_number}
         return frozenset(a for a, factors in self.relation.attributes.items() if forced & set(factors))
 
+    def parts(self, guard) -> list:
+        "A guard as conditions that must all hold; of alternatives, the first that held at the hints"
+        guard = sympy.to_nnf(guard, simplify=False) if isinstance(guard, sympy.logic.boolalg.BooleanFunction) else guard
+        if isinstance(guard, sympy.And):
+            return [p for a in guard.args for p in self.parts(a)]
+        if isinstance(guard, sympy.Or):
+            true = [a for a in sorted(guard.args, key=str) if a.xreplace(self.hints) == sympy.true]
+            return [p for a in true[:1] for p in self.parts(a)]
+        return [guard]
+
+    def misled(self) -> frozenset:
+        "Config attributes of which the code asked something that is true of their hints and not of the config's own numbers"
+        own = {sympy.Symbol(canonical(a), integer=True, positive=True): n for a, n in self.values.items()}
+        asked = [self.clean(part) for g in self.env.guards if not self.workload_symbols(g.expr) for part in self.parts(g.expr)]
+        names = {s.name for part in asked if part.subs(own) == sympy.false for s in part.free_symbols}
+        return frozenset(a for a in self.relation.attributes if canonical(a) in names)
+
 # %% ../nbs/05_trace.ipynb #634c3af7
 def _padded(x, pad, *args, **kwargs):
     shape = list(x.shape)
@@ -393,13 +410,17 @@ SHAPES = {  # operator -> function that makes a tensor of the right shape
 
 
 class SymbolicShapes(TorchDispatchMode):
-    "Gives the operators in SHAPES results of symbolic shape"
+    "Gives the operators in SHAPES results of symbolic shape; calls `watch()` after every operator, if given"
+
+    def __init__(self, watch=None):
+        super().__init__()
+        self.watch = watch
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        shape = SHAPES.get(func._schema.name)
-        if shape is not None:
-            return shape(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        out = SHAPES.get(func._schema.name, func)(*args, **(kwargs or {}))
+        if self.watch:
+            self.watch()
+        return out
 
 # %% ../nbs/05_trace.ipynb #ea300380
 @contextlib.contextmanager
@@ -630,6 +651,54 @@ def module_state(model) -> list:
     "The tensors that modules hold outside of parameters and buffers: caches of their own"
     return [t for m in model.modules() for k, t in vars(m).items() if not k.startswith("_") and isinstance(t, torch.Tensor)]
 
+# %% ../nbs/05_trace.ipynb #7482d027
+class _Strange(Exception):
+    "Something in a cache of which it is not known what its sizes are"
+
+
+def _renamed(x, number, storages: set):
+    "A part of a cache with `number(size)` for each of its sizes; raises _Strange"
+    if isinstance(x, torch.Tensor):
+        if x.untyped_storage()._cdata in storages:
+            raise _Strange
+        storages.add(x.untyped_storage()._cdata)
+        return torch.empty_strided([number(n) for n in x.shape], [number(n) for n in x.stride()], dtype=x.dtype, device=x.device)
+    if isinstance(x, torch.SymInt):
+        return number(x)
+    if x is None or isinstance(x, (int, float, str, type, torch.dtype, torch.device)):
+        return x
+    if type(x) in (list, tuple):
+        return type(x)(_renamed(part, number, storages) for part in x)
+    if type(x) is dict:
+        return {n: _renamed(part, number, storages) for n, part in x.items()}
+    if not type(x).__module__.startswith("transformers.") or hasattr(x, "model_type") or not hasattr(x, "__dict__"):
+        raise _Strange
+    twin = copy.copy(x)
+    vars(twin).update({n: _renamed(part, number, storages) for n, part in vars(x).items()})
+    return twin
+
+
+def renamed_cache(cache, swap: dict, symbols: Symbols):
+    """A cache with other symbols for its sizes: {symbol: the other}. None where that cannot be said.
+
+    Nor can it where something asked about a symbol has another answer for the other, at its hint.
+    """
+    env = symbols.env
+    if cache is None or env.replacements.keys() & {*swap, *swap.values()}:
+        return None
+
+    def number(n):
+        if not isinstance(n, torch.SymInt):
+            return n
+        expr = n.node.expr.xreplace(swap)
+        return env.create_symintnode(expr, hint=int(expr.xreplace(symbols.hints)))
+
+    asked = [g.expr for g in env.guards if g.expr.free_symbols & swap.keys()]
+    try:
+        return _renamed(cache, number, set()) if all(env.evaluate_expr(expr.xreplace(swap)) == sympy.true for expr in asked) else None
+    except _Strange:
+        return None
+
 # %% ../nbs/05_trace.ipynb #63eaedd5
 def shown_modules(model):
     "The modules of a model with their paths; one that several places share is there once if it has weights, and everywhere if it has none"
@@ -646,13 +715,14 @@ def ready(model):
     return model
 
 # %% ../nbs/05_trace.ipynb #342bc2de
-def run(model, batch_size, seq_len, cache_len=0, all_logits=False, cache=None) -> Recorder:
+def run(model, batch_size, seq_len, cache_len=0, all_logits=False, cache=None, filled=False) -> Recorder:
     """One recorded forward pass of a causal language model with `cache_len` tokens already cached.
 
-    Sizes are ints or SymInts. `cache` is a filled cache to start from (it is left as it was); without one, one is filled.
+    Sizes are ints or SymInts. `cache` is a filled cache to start from (it is left as it was); without one, one is filled,
+    unless `filled` says that the model holds its cached tokens itself.
     """
     cached = not (isinstance(cache_len, int) and cache_len == 0)
-    cache = _copied(cache if cache is not None else filled_cache(model, batch_size, cache_len))
+    cache = _copied(cache if cache is not None or filled else filled_cache(model, batch_size, cache_len))
     with looked_at(model), recording(model) as recorder:
         for t in (*cached_tensors(cache), *(module_state(model) if cached else ())):
             recorder.storage(t, "cache").kind = "cache"
@@ -662,7 +732,7 @@ def run(model, batch_size, seq_len, cache_len=0, all_logits=False, cache=None) -
     held = {(recorder.storage(t).id, view_key(t)): t for t in held if distinct(t) != 0}.values()  # DeepSeek-V4 keeps keys that are values, and empty remainders
     for t in held:
         recorder.storage(t, "cache").kind = "cache"
-    recorder.cache = [(recorder.storage(t).id, distinct(t)) for t in held]
+    recorder.cache, recorder.left = [(recorder.storage(t).id, distinct(t)) for t in held], left
     recorder.logits = recorder.storage(out.logits).id
     return recorder
 
@@ -826,11 +896,11 @@ def with_all_logits(model, before: Recorder, root: Call, given: list, batch_size
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         recorder.root, recorder.logits = copied(root), before.logits
         return recorder
-    if looks(model) or not isinstance(body, Call) or body.module is not model.base_model or len(given) != 1:
+    if not isinstance(body, Call) or body.module is not model.base_model or len(given) != 1:
         return None
     model.base_model.forward = lambda *args, **kwargs: given[0]
     try:
-        with recording(model, recorder):
+        with looked_at(model), recording(model, recorder):
             out = call(model, batch_size, seq_len, empty_cache(model), True, cache_len)
     finally:
         del model.base_model.forward
@@ -838,51 +908,86 @@ def with_all_logits(model, before: Recorder, root: Call, given: list, batch_size
     recorder.logits = recorder.storage(out.logits).id
     return recorder
 
-# %% ../nbs/05_trace.ipynb #f76db346
+# %% ../nbs/05_trace.ipynb #e17814cc
 MOST_GUARDS = 60  # conditions that code asks about sizes; more say that it works in blocks, and polynomials in blocks are clearer
 
 
+class _Watch:
+    "Stops a trace on symbols that leads nowhere: raises TraceError, or StopIteration where it has to begin again with more numbers"
+
+    def __init__(self, symbols: Symbols, concrete: frozenset):
+        self.symbols, self.concrete, self.seen = symbols, concrete, ()
+
+    def __call__(self):
+        env = self.symbols.env
+        if (len(env.guards), len(env.replacements)) == self.seen:
+            return
+        self.seen = len(env.guards), len(env.replacements)
+        if lost := self.symbols.lost_workload():
+            raise TraceError(f"its code needs {' and '.join(lost)} as a number (a loop over tokens, or a branch on it), so no formula in it can be read off")
+        if len(env.guards) > MOST_GUARDS:
+            raise StopIteration if self.again() else TraceError(f"its code asks more than {MOST_GUARDS} questions about sizes")
+
+    def again(self) -> frozenset:
+        "Attributes of the config that have to be numbers and were not"
+        return (self.symbols.lost() | self.symbols.misled()) - self.concrete
+
+# %% ../nbs/05_trace.ipynb #aca85b33
+_PROMPT = {"": "", "_over": "", "_past": "_over"}  # region of a case that finds cached tokens -> region of the prefill that leaves such a cache
+
+
 def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
-    "All cases with the given attributes left as numbers; stops early when another symbol is lost"
+    "All cases with the given attributes left as numbers; stops early when another has to be one"
     cut = copy.deepcopy(config)
-    symbols, caches, before = Symbols(cut, concrete), {}, {}
+    symbols, caches, before, left = Symbols(cut, concrete), {}, {}, {}
     symbols.apply(cut)
+    watch = _Watch(symbols, concrete)
     mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
-    with mode, torch.device("meta"), defaults(), symbolic_roots(), SymbolicShapes(), constructor_arguments() as seen:
+    with mode, torch.device("meta"), defaults(), symbolic_roots(), SymbolicShapes(watch), constructor_arguments() as seen:
         torch.set_default_dtype(torch.bfloat16)
         model = build(cut)
         kinds = layer_kinds(model, model.config)
         trace = ModelTrace(config, symbols, model, {}, seen, kinds, keep_kinds(model, model.config, kinds))
-        for case in cases:
+        first = [c for c in cases if c.phase != "prefill"][:1]  # its cache is filled before anything is recorded: some models change in their first forward
+        for case in (*first, *sorted(cases, key=lambda c: c.phase != "prefill")):  # what a prefill leaves is what the others find
             sizes = trace.sizes[case.name] = symbols.workload(case)
             key, usual = (case.single, case.phase == "prefill", case.region), replace(case, all_logits=False).name
+            prompt = left.get((case.single, _PROMPT[case.region]))
             recorder = with_all_logits(model, *before[usual], **sizes) if usual in before else None
-            if recorder is None:
-                if key not in caches:
-                    caches[key] = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
-                with given_by(model.base_model) as given:
-                    recorder = run(model, **sizes, all_logits=case.all_logits, cache=caches[key])
-                before = {} if case.all_logits else {usual: (recorder, copied(recorder.root), given)}
-            trace.recorders[case.name] = recorder
-            if symbols.lost_workload():
-                raise TraceError(f"its code needs {' and '.join(symbols.lost_workload())} as a number (a loop over tokens, or a branch on it), so no formula in it can be read off")
-            if symbols.lost() - concrete:
+            try:
+                if recorder is None:
+                    if key not in caches and prompt and case.phase != "prefill" and not module_state(model):
+                        caches[key] = renamed_cache(prompt[0], {prompt[1]: size(sizes["cache_len"])}, symbols)
+                    if caches.get(key) is None:
+                        caches[key] = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
+                    if first:
+                        first.clear()
+                        continue
+                    with given_by(model.base_model) as given:
+                        recorder = run(model, **sizes, all_logits=case.all_logits, cache=caches[key])
+                    before = {} if case.all_logits else {usual: (recorder, copied(recorder.root), given)}
+                watch()
+            except StopIteration:
                 break
-            if len(symbols.env.guards) > MOST_GUARDS:
-                raise TraceError(f"its code asks {len(symbols.env.guards)} questions about sizes and more")
+            if watch.again():
+                break
+            if case.phase == "prefill" and not case.all_logits:
+                left[case.single, case.region] = recorder.left, size(sizes["seq_len"])
+            trace.recorders[case.name] = recorder
             fold(recorder.root, trace.names)
             if progress:
                 progress(case)
+    trace.recorders = {c.name: trace.recorders[c.name] for c in cases if c.name in trace.recorders}
     return trace
 
-# %% ../nbs/05_trace.ipynb #e17814cc
+# %% ../nbs/05_trace.ipynb #e22efec4
 def trace_model(config, cases=None, progress=None, concrete=frozenset()) -> ModelTrace:
     """Run the forward of a transformers causal-LM config on symbolic shapes, once per case.
 
     config: a transformers PretrainedConfig. cases: all that the model has, if not given. progress: called with each case
-    done. concrete: config attributes to leave as numbers. An integer whose symbol the code
-    forces to a number is traced again as that config's number; when the code cannot run on the symbols of the config at
+    done. concrete: config attributes to leave as numbers. An integer whose symbol the code forces to a number, or asks something
+    of that is not true of the config's own number, is traced again as that number; when the code cannot run on the symbols of the config at
     all, only the workload stays symbolic. Raises TraceError when it cannot run even so.
     """
     cases = cases or cases_of(config)
@@ -896,7 +1001,7 @@ def trace_model(config, cases=None, progress=None, concrete=frozenset()) -> Mode
                 raise TraceError(f"{config.model_type}: {reason if isinstance(e, TraceError) else f'{type(e).__name__}: {reason}'}") from e
             concrete = everything
             continue
-        lost = trace.symbols.lost() - concrete
+        lost = _Watch(trace.symbols, concrete).again()
         if not lost:
             return trace
         concrete |= lost

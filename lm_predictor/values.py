@@ -12,11 +12,11 @@ import weakref
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 # %% auto #0
-__all__ = ['KnownValues', 'warm_up', 'looks', 'looked_at']
+__all__ = ['tensors_in', 'KnownValues', 'warm_up', 'looks', 'looked_at']
 
 # %% ../nbs/04d_values.ipynb #21c47ebc
 _MOST = 2**26  # elements of a tensor whose values are kept
@@ -27,6 +27,24 @@ def _product(sizes) -> int:
     for n in sizes:
         found *= n
     return found
+
+# %% ../nbs/04d_values.ipynb #f7deb00d
+def tensors_in(x):
+    "The tensors in an operator's arguments or results, in order"
+    if isinstance(x, torch.Tensor):
+        yield x
+    elif isinstance(x, (list, tuple, dict)):
+        for part in x.values() if isinstance(x, dict) else x:
+            yield from tensors_in(part)
+
+
+def _in_place_of(x, held):
+    "An operator's arguments with what `held` has for each tensor"
+    if isinstance(x, torch.Tensor):
+        return held[x]
+    if isinstance(x, dict):
+        return {n: _in_place_of(part, held) for n, part in x.items()}
+    return type(x)(_in_place_of(part, held) for part in x) if type(x) in (list, tuple) else x
 
 # %% ../nbs/04d_values.ipynb #00dc161c
 class _Lists(TorchFunctionMode):
@@ -77,28 +95,28 @@ class KnownValues(TorchDispatchMode):
                 raise
             out = tree_map_only(torch.Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype, device="meta"), real)
         if real is not None:
-            for mine, its in zip(tree_leaves(out), tree_leaves(real)):
-                if isinstance(mine, torch.Tensor) and mine.shape == its.shape:
+            for mine, its in zip(tensors_in(out), tensors_in(real)):
+                if mine.shape == its.shape:
                     self.known[mine] = its
         return out
 
     def _real(self, func, args, kwargs):
         "What an operator gives on the values of its tensors; None where they are not known, or many"
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        tensors = list(tensors_in((args, kwargs)))
         if any(t not in self.known for t in tensors) or torch.Tag.nondeterministic_seeded in func.tags:
             return None
         if not tensors and not (kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta"):
             return None
         if any(isinstance(n, (list, tuple)) and all(isinstance(i, int) for i in n) and _product(n) > _MOST for n in args[:1]):
             return None
-        args, kwargs = tree_map_only(torch.Tensor, lambda t: self.known[t], (args, kwargs))
+        args, kwargs = _in_place_of((args, kwargs), self.known)
         if "device" in kwargs:
             kwargs = kwargs | {"device": torch.device("cpu")}
         try:
             out = func(*args, **kwargs)
         except (NotImplementedError, RuntimeError):  # no such operator on the CPU, in this type
             return None
-        return out if all(t.numel() <= _MOST for t in tree_leaves(out) if isinstance(t, torch.Tensor)) else None
+        return out if all(t.numel() <= _MOST for t in tensors_in(out)) else None
 
     def _positions(self, index):
         "A mask as an index, where its values are known"
