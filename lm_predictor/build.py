@@ -221,7 +221,7 @@ def interrupts(then=None):
             signal.signal(signal.SIGINT, before)
 
 # %% ../nbs/12c_build.ipynb #13154334
-def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 300, progress=None) -> list[Outcome]:
+def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 600, progress=None) -> list[Outcome]:
     """Have records of all items in a directory; gives what became of each, in the order of finishing.
 
     At most `jobs` processes at once, each for at most `timeout` seconds. progress: called with the outcomes so far and

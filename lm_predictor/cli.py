@@ -1034,7 +1034,7 @@ def _db_options(d) -> None:
     b.add_argument("--types", action="store_true", help="every causal language model type of the installed transformers as well")
     b.add_argument("--into", metavar="DIR", help="directory to write (default: your own database)")
     b.add_argument("--jobs", type=_count, metavar="N", help="processes at once (default: the processors of this machine)")
-    b.add_argument("--timeout", type=_count, default=300, metavar="S", help="seconds that one model may take (default 300)")
+    b.add_argument("--timeout", type=_count, default=600, metavar="S", help="seconds that one model may take (default 600)")
     b.add_argument("--force", action="store_true", help="remove what is already there and trace it again")
 
 

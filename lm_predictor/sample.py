@@ -387,7 +387,7 @@ class _Sampling:
         fit = Fit(rows, basis)
         if other:
             fit.expect(other, rows, case.fixed)
-        found = together([self.run(case, row, i < _AHEAD or form.share > 1) for i, row in enumerate(rows)], fit)
+        found = together([self.run(case, row, i < _AHEAD) for i, row in enumerate(rows)], fit)
         self.trace.least[case.name] = {n: min(row[n] for row in rows) for n in _NAMES}
         self.trace.forms[case.name], self.fits[case.name] = form, fit
         return found

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .values import tensors_in
@@ -32,7 +33,13 @@ def described(x) -> tuple:
         if not x.is_meta:
             raise _Unknown
         return x.dtype, x.shape, x.stride()
-    if kind is list or kind is tuple:
+    if kind is FakeTensor:
+        if x.fake_device.type != "meta" or x.constant is not None:
+            raise _Unknown
+        return x.dtype, described(tuple(x.shape)), described(x.stride())
+    if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
+        return kind, x.node.expr  # to compare two of these themselves would be a question about sizes
+    if kind is list or kind is tuple or kind is torch.Size:
         return (kind, *map(described, x))
     return kind, x
 
@@ -56,7 +63,7 @@ class KnownShapes(TorchDispatchMode):
         try:
             key = (func, *map(described, args), *((n, *described(v)) for n, v in kwargs.items()))
             known = self._known.get(key)
-        except (_Unknown, TypeError):  # TypeError: something that cannot be hashed, a SymInt
+        except (_Unknown, TypeError):  # TypeError: something that cannot be hashed
             return func(*args, **kwargs)
         if known:
             made = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in known[1]]
@@ -70,6 +77,7 @@ class KnownShapes(TorchDispatchMode):
     def _noted(out, given) -> tuple:
         "Whether there are several results, and the shape, strides and type of each; () for results that are not new tensors after all"
         rows, held = out if isinstance(out, tuple) else (out,), {t.untyped_storage()._cdata for t in tensors_in(given)}
-        if not all(type(t) is torch.Tensor and t.is_meta and t.storage_offset() == 0 and t.untyped_storage()._cdata not in held for t in rows):
+        if not all((type(t) is torch.Tensor and t.is_meta or type(t) is FakeTensor and t.fake_device.type == "meta" and t.constant is None)
+                   and isinstance(t.storage_offset(), int) and t.storage_offset() == 0 and t.untyped_storage()._cdata not in held for t in rows):
             return ()
         return isinstance(out, tuple), [(t.shape, t.stride(), t.dtype) for t in rows]

@@ -29,6 +29,7 @@ from .formula import parse, to_sympy
 from .layers import keep_kinds, layer_kinds
 from .operators import METADATA, Cost, Operand, operator_cost
 from .schema import CASE_NAMES, REGIONS
+from .shapes import KnownShapes
 from .source import SourceError, package_root, source_file
 from .values import looked_at, looks, tensors_in, warm_up
 
@@ -912,8 +913,12 @@ def with_all_logits(model, before: Recorder, root: Call, given: list, batch_size
 MOST_GUARDS = 60  # conditions that code asks about sizes; more say that it works in blocks, and polynomials in blocks are clearer
 
 
+class _Again(Exception):
+    "A trace has to begin again with more numbers"
+
+
 class _Watch:
-    "Stops a trace on symbols that leads nowhere: raises TraceError, or StopIteration where it has to begin again with more numbers"
+    "Stops a trace on symbols that leads nowhere: raises TraceError, or _Again where it has to begin again with more numbers"
 
     def __init__(self, symbols: Symbols, concrete: frozenset):
         self.symbols, self.concrete, self.seen = symbols, concrete, ()
@@ -926,7 +931,7 @@ class _Watch:
         if lost := self.symbols.lost_workload():
             raise TraceError(f"its code needs {' and '.join(lost)} as a number (a loop over tokens, or a branch on it), so no formula in it can be read off")
         if len(env.guards) > MOST_GUARDS:
-            raise StopIteration if self.again() else TraceError(f"its code asks more than {MOST_GUARDS} questions about sizes")
+            raise _Again if self.again() else TraceError(f"its code asks more than {MOST_GUARDS} questions about sizes")
 
     def again(self) -> frozenset:
         "Attributes of the config that have to be numbers and were not"
@@ -944,40 +949,51 @@ def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
     watch = _Watch(symbols, concrete)
     mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
-    with mode, torch.device("meta"), defaults(), symbolic_roots(), SymbolicShapes(watch), constructor_arguments() as seen:
+    with mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), SymbolicShapes(watch), constructor_arguments() as seen:
         torch.set_default_dtype(torch.bfloat16)
         model = build(cut)
         kinds = layer_kinds(model, model.config)
         trace = ModelTrace(config, symbols, model, {}, seen, kinds, keep_kinds(model, model.config, kinds))
-        first = [c for c in cases if c.phase != "prefill"][:1]  # its cache is filled before anything is recorded: some models change in their first forward
-        for case in (*first, *sorted(cases, key=lambda c: c.phase != "prefill")):  # what a prefill leaves is what the others find
-            sizes = trace.sizes[case.name] = symbols.workload(case)
-            key, usual = (case.single, case.phase == "prefill", case.region), replace(case, all_logits=False).name
-            prompt = left.get((case.single, _PROMPT[case.region]))
+
+        def cached(case, sizes):
+            "What a case finds cached: what a prefill leaves, renamed, or what a forward that is not recorded leaves"
+            key = case.single, case.phase == "prefill", case.region
+            prompt = left.get((case.single, _PROMPT[case.region])) if case.phase != "prefill" and not module_state(model) else None
+            if key not in caches and prompt:
+                caches[key] = renamed_cache(prompt[0], {prompt[1]: size(sizes["cache_len"])}, symbols)
+            if caches.get(key) is None:
+                caches[key] = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
+            return caches[key]
+
+        def recorded(case, sizes):
+            "The recorded run of a case"
+            nonlocal before
+            usual = replace(case, all_logits=False).name
             recorder = with_all_logits(model, *before[usual], **sizes) if usual in before else None
-            try:
-                if recorder is None:
-                    if key not in caches and prompt and case.phase != "prefill" and not module_state(model):
-                        caches[key] = renamed_cache(prompt[0], {prompt[1]: size(sizes["cache_len"])}, symbols)
-                    if caches.get(key) is None:
-                        caches[key] = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
-                    if first:
-                        first.clear()
-                        continue
-                    with given_by(model.base_model) as given:
-                        recorder = run(model, **sizes, all_logits=case.all_logits, cache=caches[key])
-                    before = {} if case.all_logits else {usual: (recorder, copied(recorder.root), given)}
-                watch()
-            except StopIteration:
-                break
-            if watch.again():
-                break
-            if case.phase == "prefill" and not case.all_logits:
-                left[case.single, case.region] = recorder.left, size(sizes["seq_len"])
-            trace.recorders[case.name] = recorder
-            fold(recorder.root, trace.names)
-            if progress:
-                progress(case)
+            if recorder is None:
+                cache = cached(case, sizes)
+                with given_by(model.base_model) as given:
+                    recorder = run(model, **sizes, all_logits=case.all_logits, cache=cache)
+                before = {} if case.all_logits else {usual: (recorder, copied(recorder.root), given)}
+            watch()
+            return recorder
+
+        try:
+            for case in [c for c in cases if c.phase != "prefill"][:1]:  # some models change in their first forward, so one comes before all that is recorded
+                cached(case, symbols.workload(case))
+            for case in sorted(cases, key=lambda c: c.phase != "prefill"):  # what a prefill leaves is what the others find
+                sizes = trace.sizes[case.name] = symbols.workload(case)
+                recorder = recorded(case, sizes)
+                if watch.again():
+                    break
+                if case.phase == "prefill" and not case.all_logits:
+                    left[case.single, case.region] = recorder.left, size(sizes["seq_len"])
+                trace.recorders[case.name] = recorder
+                fold(recorder.root, trace.names)
+                if progress:
+                    progress(case)
+        except _Again:
+            pass  # trace_model sees what was lost
     trace.recorders = {c.name: trace.recorders[c.name] for c in cases if c.name in trace.recorders}
     return trace
 

@@ -10,7 +10,7 @@ import random
 from functools import lru_cache
 from itertools import groupby
 
-from .config import WORKLOAD, canonical, text_config
+from .config import WORKLOAD, text_config
 from .database import Database
 from .expand import ExpandError, bind, cost_of, expand
 from .formula import FormulaError, parse, split_references, total
@@ -207,7 +207,7 @@ def add_limits(record: ModelRecord, config, values: dict, trace) -> None:
         for name, smallest in _SMALLEST[case.split("_")[0]].items():
             seen = least.get(case, {}).get(name, 2)
             at = usual | {n: max(v, least.get(case, {}).get(n, 2)) for n, v in usual.items() if n not in fixed_in(case)}
-            alike = case.replace("_all", "").replace("_b1", ""), name  # the limits of the first of these are those of the others too, mostly
+            alike = case.replace("_all", ""), name  # the layers of the two do the same
             known = limits.get(alike, seen)
             from_on = known if smallest <= known < seen and _holds(record, twin, case, at | {name: known}) else seen
             for n in tried_below(from_on, smallest):
@@ -264,8 +264,8 @@ def traced_record(config, progress=None, cases=None) -> tuple:
     the workload only; polynomials identified from runs with numbers; the same with every layer. The first whose record the
     counter confirms is taken.
     """
-    from lm_predictor.trace import TraceError, trace_model
-    (symbolic, sampled), last, numbers = _ways(config, cases, progress), None, frozenset()
+    from lm_predictor.trace import TraceError
+    (symbolic, sampled), last = _ways(config, cases, progress), None
     while symbolic or sampled:
         try:
             trace = (symbolic or sampled).pop(0)()
@@ -279,13 +279,8 @@ def traced_record(config, progress=None, cases=None) -> tuple:
             last = e
             continue
         values = record_values(record, config)
-        fixed = {n for c in record.conditions if c.names <= set(values) and not c.holds(values) for n in c.names}
-        if fixed:
+        if any(c.names <= set(values) and not c.holds(values) for c in record.conditions):
             last = TraceError(f"{config.model_type}: a size was fixed at the tracer's hint")
-            more = frozenset(a for a in trace.symbols.relation.attributes if canonical(a) in fixed) - numbers
-            numbers |= more
-            if more and trace.method == "symbolic":
-                symbolic.insert(0, lambda: trace_model(config, cases, progress, numbers))
             continue
         try:
             wrong = [c for c in against_counter(record, config, values) if not c.ok]
@@ -296,6 +291,8 @@ def traced_record(config, progress=None, cases=None) -> tuple:
         if not wrong:
             add_limits(record, config, values, trace)
             return trace, record
+        if isinstance(last, tuple) and last[2].detail == wrong[0].detail:
+            symbolic, sampled = [], sampled[-1:]
         last = trace, record, wrong[0]
     if isinstance(last, Exception):
         raise last
