@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils._sympy.functions import ToFloat
 
 from .config import HINTS, WORKLOAD, canonical, integers, relate, set_attribute, text_config
 from .formula import parse, to_sympy
@@ -393,7 +394,8 @@ class Symbols:
         "Config attributes of which the code asked something that is true of their hints and not of the config's own numbers"
         own = {sympy.Symbol(canonical(a), integer=True, positive=True): n for a, n in self.values.items()}
         asked = [self.clean(part) for g in self.env.guards if not self.workload_symbols(g.expr) for part in self.parts(g.expr)]
-        names = {s.name for part in asked if part.subs(own) == sympy.false for s in part.free_symbols}
+        answer = lambda part: part.subs(own).replace(ToFloat, sympy.Float)  # torch leaves a fraction there as it is
+        names = {s.name for part in asked if answer(part) == sympy.false for s in part.free_symbols}
         return frozenset(a for a in self.relation.attributes if canonical(a) in names)
 
 # %% ../nbs/05_trace.ipynb #634c3af7
@@ -934,8 +936,8 @@ class _Watch:
             raise _Again if self.again() else TraceError(f"its code asks more than {MOST_GUARDS} questions about sizes")
 
     def again(self) -> frozenset:
-        "Attributes of the config that have to be numbers and were not"
-        return (self.symbols.lost() | self.symbols.misled()) - self.concrete
+        "Attributes of the config that have to be numbers and were not: those lost, or else those misled"
+        return self.symbols.lost() - self.concrete or self.symbols.misled() - self.concrete
 
 # %% ../nbs/05_trace.ipynb #aca85b33
 _PROMPT = {"": "", "_over": "", "_past": "_over"}  # region of a case that finds cached tokens -> region of the prefill that leaves such a cache
