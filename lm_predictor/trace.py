@@ -1008,7 +1008,7 @@ def trace_model(config, cases=None, progress=None, concrete=frozenset()) -> Mode
     of that is not true of the config's own number, is traced again as that number; when the code cannot run on the symbols of the config at
     all, only the workload stays symbolic. Raises TraceError when it cannot run even so.
     """
-    cases = cases or cases_of(config)
+    cases, misled = cases or cases_of(config), frozenset()
     while True:
         try:
             trace = _trace_cases(config, concrete, cases, progress)
@@ -1017,9 +1017,9 @@ def trace_model(config, cases=None, progress=None, concrete=frozenset()) -> Mode
             if concrete >= everything:
                 reason = " ".join(str(e).split())[:300]
                 raise TraceError(f"{config.model_type}: {reason if isinstance(e, TraceError) else f'{type(e).__name__}: {reason}'}") from e
-            concrete = everything
+            concrete = everything if misled <= concrete else concrete | misled
             continue
         lost = _Watch(trace.symbols, concrete).again()
         if not lost:
             return trace
-        concrete |= lost
+        concrete, misled = concrete | lost, trace.symbols.misled()
