@@ -26,7 +26,7 @@ from .records import built_flags, flag_settings
 from .sample import fold_loops, own_state
 from .shapes import KnownShapes
 from .sheet import BYTES, Sheet, config_sizes, hold, samples, workload_sizes
-from .trace import Call, Op, build, call, constructor_arguments, defaults, filled_cache, fold, ready, recording, run, shown_modules
+from .trace import Call, Op, build, call, constructor_arguments, defaults, filled_cache, fold, module_state, ready, recording, run, shown_modules
 from .values import looked_at
 
 # %% auto #0
@@ -322,12 +322,14 @@ def torch_matmul_flops(
     workloads: list[tuple],  # of (batch size, new tokens, cached tokens)
 ) -> list[int]:
     "FLOPs in matrix products of one forward at each workload (logits of the last position), by torch's FlopCounterMode on the meta device"
-    found = []
+    found, filled = [], {}
     with KnownShapes(), torch.device("meta"), torch.no_grad():
         model = build(copy.deepcopy(config), experts_implementation="batched_mm").requires_grad_(False)  # the choice is noted in the config
         ready(model)
         for batch_size, seq_len, cache_len in workloads:
-            cache = filled_cache(model, batch_size, cache_len)
+            if (batch_size, cache_len) not in filled or module_state(model):  # what modules keep themselves is the last run's
+                filled[batch_size, cache_len] = filled_cache(model, batch_size, cache_len)
+            cache = copy.deepcopy(filled[batch_size, cache_len])
             with looked_at(model), FlopCounterMode(display=False) as counter:
                 call(model, batch_size, seq_len, cache, cache_len=cache_len)
             found.append(counter.get_total_flops())

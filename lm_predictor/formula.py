@@ -27,6 +27,7 @@ MAX_LENGTH = 20_000    # characters of one text
 MAX_OPERATORS = 2_000  # operators in one text
 MAX_DEPTH = 100        # nested parentheses of a text, and nested operations of a formula
 MAX_DIGITS = 100       # digits of one constant
+_LARGEST = 10**MAX_DIGITS
 MAX_EXPONENT = 16
 MAX_BITS = 1 << 16     # of one evaluated power
 
@@ -76,7 +77,9 @@ class Formula:
     args: tuple  # (value,), (name,), (Reference,), or the operands
 
     def __post_init__(self):
-        if self.depth > MAX_DEPTH: raise FormulaError(f"the formula nests more than {MAX_DEPTH} operations")
+        depth = 1 + max((part.depth for part in self.operands), default=0)
+        if depth > MAX_DEPTH: raise FormulaError(f"the formula nests more than {MAX_DEPTH} operations")
+        vars(self)["depth"] = depth
 
     def __str__(self): return self._text
     def __repr__(self): return f"Formula({str(self)!r})"
@@ -99,8 +102,7 @@ class Formula:
 
     names = cached_property(lambda self: _names(self))            # frozenset of the free names
     references = cached_property(lambda self: _references(self))  # distinct, in reading order, nested ones too
-    operands = cached_property(lambda self: _operands(self))      # the formulas directly below
-    depth = cached_property(lambda self: 1 + max((part.depth for part in self.operands), default=0))
+    operands = property(lambda self: _operands(self))             # the formulas directly below
     _text = cached_property(lambda self: _print(self))
     _run = cached_property(lambda self: _closure(self, _EXACT))
 
@@ -130,8 +132,9 @@ def _references(formula: Formula) -> tuple:
 # %% ../nbs/00_formula.ipynb #13604508
 def _number(value: "int | Fraction") -> Formula:
     "A constant: an int where it is whole, else a Fraction"
-    value = Fraction(value)
-    if max(abs(value.numerator), value.denominator) >= 10**MAX_DIGITS:
+    if type(value) is not int:
+        value = Fraction(value)
+    if max(abs(value.numerator), value.denominator) >= _LARGEST:
         raise FormulaError(f"a constant has more than {MAX_DIGITS} digits")
     return Formula("number", (value.numerator if value.denominator == 1 else value,))
 
@@ -460,6 +463,7 @@ def parse(
     where: str = "",                       # what the text belongs to, for messages: "LlamaMLP.kernels[2].flops"
 ) -> Formula:
     "Read a formula; nothing is executed"
+    if known is None and isinstance(text, Formula): return text
     return _located(where, _parse, text, None if known is None else frozenset(known))
 
 

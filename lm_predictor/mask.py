@@ -136,7 +136,7 @@ def kept_pairs(config) -> list[str]:
     with torch.device("cpu"), defaults(), torch.no_grad(), one_thread():
         model = weightless(cut)
         for new, cached in WORKLOADS:
-            found.append(left_pairs(model, 2, new, cached))
+            found.append(left_pairs(model, 1, new, cached))
     if len({len(counts) for counts in found}) != 1:
         raise TraceError(f"{config.model_type}: the number of attentions depends on the workload")
     return [_explain(counts, window) for counts in zip(*found)]

@@ -43,7 +43,22 @@ def described(x) -> tuple:
         return (kind, *map(described, x))
     return kind, x
 
-# %% ../nbs/04e_shapes.ipynb #0a980bd5
+# %% ../nbs/04e_shapes.ipynb #2b2ee85b
+def _behind(view, base):
+    "How many elements behind a tensor's first one a view of it begins; None where symbols would have to be subtracted"
+    there, here = view.storage_offset(), base.storage_offset()
+    if isinstance(here, int):
+        return there - here if isinstance(there, int) or here == 0 else None
+    return 0 if not isinstance(there, int) and there.node.expr == here.node.expr else None
+
+
+def _view(base, shape, stride, behind):
+    "A view of a tensor, by its shape, its strides and where it begins"
+    here = base.storage_offset()
+    at_first = isinstance(behind, int) and behind == 0
+    return torch.ops.aten.as_strided.default(base, shape, stride, here if at_first else here + behind)
+
+# %% ../nbs/04e_shapes.ipynb #3c87fa73
 _MOST = 50_000  # results that are kept
 
 
@@ -58,7 +73,7 @@ class KnownShapes(TorchDispatchMode):
         kwargs, new = kwargs or {}, self._new.get(func)
         if new is None:
             new = self._new[func] = makes_new(func)
-        if not new:
+        if not new and not (func.is_view and type(args[0]) is FakeTensor):  # a view without symbols takes torch less time than to look it up
             return func(*args, **kwargs)
         try:
             key = (func, *map(described, args), *((n, *described(v)) for n, v in kwargs.items()))
@@ -66,18 +81,26 @@ class KnownShapes(TorchDispatchMode):
         except (_Unknown, TypeError):  # TypeError: something that cannot be hashed
             return func(*args, **kwargs)
         if known:
-            made = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in known[1]]
-            return tuple(made) if known[0] else made[0]
+            several, new, rows = known
+            made = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") if new else _view(args[0], shape, stride, behind)
+                    for shape, stride, dtype, behind in rows]
+            return several(made) if several else made[0]
         out = func(*args, **kwargs)
         if known is None and len(self._known) < _MOST:
-            self._known[key] = self._noted(out, (args, kwargs))
+            self._known[key] = self._noted(out, args, kwargs)
         return out
 
     @staticmethod
-    def _noted(out, given) -> tuple:
-        "Whether there are several results, and the shape, strides and type of each; () for results that are not new tensors after all"
-        rows, held = out if isinstance(out, tuple) else (out,), {t.untyped_storage()._cdata for t in tensors_in(given)}
-        if not all((type(t) is torch.Tensor and t.is_meta or type(t) is FakeTensor and t.fake_device.type == "meta" and t.constant is None)
-                   and isinstance(t.storage_offset(), int) and t.storage_offset() == 0 and t.untyped_storage()._cdata not in held for t in rows):
+    def _noted(out, args, kwargs) -> tuple:
+        "In what the results come, whether they are new, and the shape, strides, type and beginning of each; () for results of another kind"
+        several = type(out) if isinstance(out, (tuple, list)) else None
+        rows, held = out if several else (out,), {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
+        if not all(type(t) is torch.Tensor and t.is_meta or type(t) is FakeTensor and t.fake_device.type == "meta" and t.constant is None for t in rows):
             return ()
-        return isinstance(out, tuple), [(t.shape, t.stride(), t.dtype) for t in rows]
+        if all(isinstance(t.storage_offset(), int) and t.storage_offset() == 0 and t.untyped_storage()._cdata not in held for t in rows):
+            return several, True, [(t.shape, t.stride(), t.dtype, 0) for t in rows]
+        base = args[0]
+        if type(base) is not FakeTensor or not all(t.untyped_storage()._cdata == base.untyped_storage()._cdata and t.dtype == base.dtype for t in rows):
+            return ()
+        found = [(t.shape, t.stride(), t.dtype, _behind(t, base)) for t in rows]
+        return () if any(behind is None for *_, behind in found) else (several, False, found)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import sympy
 import torch
 from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -36,8 +36,8 @@ from .values import looked_at, looks, tensors_in, warm_up
 
 # %% auto #0
 __all__ = ['CASES', 'SHORT', 'BEYOND', 'SHAPES', 'FLOAT32', 'INNER', 'CACHE_NAMES', 'WITHOUT', 'MOST_GUARDS', 'TraceError',
-           'Storage', 'Op', 'Call', 'size', 'distinct', 'view_key', 'operand', 'frame_file', 'find_line', 'Recorder',
-           'recording', 'Case', 'Symbols', 'SymbolicShapes', 'constructor_arguments', 'defaults',
+           'Storage', 'Op', 'Call', 'size', 'dimensions', 'distinct', 'view_key', 'operand', 'frame_file', 'find_line',
+           'Recorder', 'recording', 'Case', 'Symbols', 'SymbolicShapes', 'constructor_arguments', 'defaults',
            'symbolic_construction', 'symbolic_roots', 'build', 'cache_name', 'ordered_sets', 'token_ids', 'call',
            'empty_cache', 'cached_tensors', 'filled_cache', 'module_state', 'renamed_cache', 'shown_modules', 'ready',
            'run', 'signature', 'fold', 'Form', 'ModelTrace', 'compression', 'windows', 'cases_of', 'given_by', 'copied',
@@ -101,19 +101,26 @@ def size(x) -> object:
     "A tensor dimension as int or sympy expression"
     return x if type(x) is int else x.node.expr if isinstance(x, torch.SymInt) else int(x)
 
+
+def dimensions(t: torch.Tensor, shape) -> tuple:
+    "The shape or the strides of a tensor as ints or sympy expressions"
+    return tuple(map(size, shape)) if type(t) is FakeTensor else tuple(shape)
+
 # %% ../nbs/05_trace.ipynb #5ca0a3a5
 def distinct(t: torch.Tensor) -> object:
     "Elements of a tensor that are really there: an expanded dimension counts once"
+    if type(t) is not FakeTensor and 0 not in t.stride():
+        return t.numel()
     return math.prod((size(n) for n, s in zip(t.shape, t.stride()) if size(s) != 0), start=1)
 
 # %% ../nbs/05_trace.ipynb #4149be2f
 def view_key(t: torch.Tensor) -> tuple:
     "What part of its storage a tensor views"
-    return size(t.storage_offset()), *(size(n) for n in t.shape), *(size(s) for s in t.stride())
+    return size(t.storage_offset()), *dimensions(t, t.shape), *dimensions(t, t.stride())
 
 # %% ../nbs/05_trace.ipynb #8d98822a
 def operand(t: torch.Tensor) -> Operand:
-    return Operand(tuple(size(n) for n in t.shape), distinct(t))
+    return Operand(dimensions(t, t.shape), distinct(t))
 
 # %% ../nbs/05_trace.ipynb #8cb4d9fa
 @functools.cache
