@@ -25,7 +25,7 @@ from .mask import left_pairs, one_thread, weightless
 from .records import built_flags, flag_settings
 from .sample import fold_loops, own_state
 from .shapes import KnownShapes
-from .sheet import BYTES, Sheet, config_sizes, hold, samples, workload_sizes
+from .sheet import BYTES, Sheet, config_sizes, fixed_in, hold, samples, workload_sizes
 from .trace import Call, Op, build, call, constructor_arguments, defaults, filled_cache, fold, module_state, ready, recording, run, shown_modules
 from .values import looked_at
 
@@ -229,7 +229,14 @@ def _one_head(values: dict) -> dict:
     "Numbers of a model with one head and no more experts than a token goes to: its masks keep the same pairs"
     return {n: 1 if n in ("num_heads", "num_kv_heads") else values["num_experts_per_tok"] if n.endswith("_experts") else v for n, v in values.items()}
 
-# %% ../nbs/08aa_evidence.ipynb #b70c94f8
+# %% ../nbs/08aa_evidence.ipynb #3f9adf39
+def _beside_window(record, case: str, usual: dict, values: dict) -> list[dict]:
+    "The sizes of a case with as many new or cached tokens as a window has, and up to 2 fewer and one more; as far as its conditions allow"
+    window = record.window or values.get("sliding_window")
+    found = [usual | {n: window + d} for n in ("seq_len", "cache_len") if n not in fixed_in(case) for d in (-2, -1, 0, 1)] if window else []
+    return [sizes for sizes in found if hold(record.conditions_of(case), values | sizes) and _pairs_of(sizes) <= MUCH]
+
+# %% ../nbs/08aa_evidence.ipynb #f1ddc9b4
 def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
     cases = {case.replace("_all", "").replace("_b1", "") for case in record.cases if any(n.pairs for n in record.graph(case).nodes)}
     if not cases:
@@ -244,11 +251,14 @@ def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
                 if large:
                     tried = [_least(large[0], record.conditions_of(case), values, rng)]
                     ran = short = short or weightless(sized(config, _one_head(values)))
-                for sizes in tried:
+                elif tried:
+                    tried += _beside_window(record, case, tried[0], values)
+                for i, sizes in enumerate(tried):
                     if _pairs_of(sizes) > TOO_MUCH:
                         evidence.too_large.add(case)
                     else:
-                        evidence.kept.setdefault(case, []).append((values | BYTES | sizes, left_pairs(ran, **sizes)))
+                        at = values | BYTES | sizes | {"tie_word_embeddings": 1 - i % 2}
+                        evidence.kept.setdefault(case, []).append((at, left_pairs(ran, **sizes)))
     except Exception as e:  # whatever a model does not like about the CPU; then its pairs stay unchecked and the check fails
         evidence.problems.append(f"cannot count the pairs that its masks leave: {type(e).__name__}: {' '.join(str(e).split())[:200]}")
 
