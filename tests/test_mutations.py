@@ -55,3 +55,23 @@ def test_a_formula_equal_everywhere_is_no_mutation(bench):
     same = mutations.Mutant(site, "symbol", "batch_size*seq_len", "batch_size")  # one token per sequence in this case
     other = mutations.Mutant(site, "symbol", "batch_size*hidden_size", "batch_size")
     assert not bench.differs(same) and bench.differs(other)
+
+
+@pytest.fixture(scope="module")
+def windowed():
+    return mutations.Bench(["gemma2-52f88d64", "phi-124cd72a"], seed=7)
+
+
+_FREE = "max(0, min(seq_len, sliding_window - cache_len))"
+
+
+@pytest.mark.parametrize("owner, case, old, new", [
+    ("gemma2-52f88d64", "decode_b1_past", f"{_FREE}*({_FREE}", f"max(0, min(seq_len, sliding_window - cache_len + 1))*({_FREE}"),
+    ("gemma2-52f88d64", "extend_all_b1_past", f"{_FREE}*({_FREE}", f"max(0, 2*min(seq_len, sliding_window - cache_len))*({_FREE}"),
+    ("phi-124cd72a", "prefill", "seq_len*cache_len", "seq_len*tie_word_embeddings")])
+def test_what_once_survived_is_caught(windowed, owner, case, old, new):
+    "Formulas that differ only beside a window's edge, or for a model that ties its embeddings"
+    sites = [s for s in windowed.sites["node pairs"] if (s.owner, s.case) == (owner, case)]
+    texts = {s: str(mutations.follow(windowed.data[owner], s.path)) for s in sites}
+    site = next(s for s in sites if old in texts[s])
+    assert windowed.catch(mutations.Mutant(site, "", texts[site], texts[site].replace(old, new, 1))).startswith("pairs under the mask")
