@@ -105,7 +105,7 @@ def table(rows: list) -> str:
         if "error" in r:
             lines.append(f"| {r['type']} | not traced | | | | | | {r['seconds']} | | {r['error'].replace('|', '/')} |")
         else:
-            symbols = ", ".join(r["symbols"]) if r["method"] == "symbolic" else "none: sampled"
+            symbols = "none: sampled" if r["method"] == "sampled" else ", ".join(r["symbols"]) or "none: workload only"
             classes = f"{r['verified']} of {r['classes']} verified" if "verified" in r else r["classes"]
             lines.append(f"| {r['type']} | {r['prefill']} | {r['decode']} | {r['extend']} | {r['kinds']} | {classes} | {symbols} | {r['trace_s']} | {', '.join(r['uncounted'])} | {'; '.join(r['notes'])} |")
     return "\n".join(lines).replace("||", "| |") + "\n"
