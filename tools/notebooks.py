@@ -1,14 +1,12 @@
-"""Run the notebooks so that a repeat is byte-identical, check that they are up to date, and keep README.md in step.
+"""Run the notebooks so that a repeat is byte-identical, and check that they are up to date.
 
-    python tools/notebooks.py run    [PATHS...]   execute in place, save the outputs, clean as nbdev_clean does
-    python tools/notebooks.py check  [PATHS...]   execute, write nothing, fail where a saved notebook differs
-    python tools/notebooks.py readme [--write]    README.md is nbs/index.ipynb as Markdown: compare, or write it
+    python tools/notebooks.py run   [PATHS...]   execute in place, save the outputs, clean as nbdev_clean does
+    python tools/notebooks.py check [PATHS...]   execute, write nothing, fail where a saved notebook differs
 """
 import argparse
 import difflib
 import json
 import os
-import posixpath
 import re
 import sys
 import tempfile
@@ -129,35 +127,12 @@ def timed(path: Path) -> tuple[str, float]:
         raise RuntimeError(re.sub(r"\x1b\[[0-9;]*m", "", str(e))) from None
 
 
-def readme_text() -> str:
-    "nbs/index.ipynb as Markdown: Markdown cells, code cells in fences, links made relative to the root"
-    cells = json.loads((ROOT/"nbs/index.ipynb").read_text(encoding="utf-8"))["cells"]
-    parts = [(c["cell_type"], "".join(c["source"]).strip()) for c in cells]
-    parts = [f"```python\n{text}\n```" if kind == "code" else text for kind, text in parts if kind in ("code", "markdown") and text]
-    return re.sub(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s]+)", lambda m: posixpath.normpath("nbs/" + m[1]), "\n\n".join(parts)) + "\n"
-
-
-def readme(write: bool) -> int:
-    "Compare README.md with nbs/index.ipynb, or write it; 1 when they differ"
-    path, new = ROOT/"README.md", readme_text()
-    if write:
-        path.write_text(new, encoding="utf-8")
-    old = path.read_text(encoding="utf-8") if path.exists() else ""
-    if old != new:
-        print(difference(old, new, ("README.md", "nbs/index.ipynb")), file=sys.stderr)
-    print("README.md " + ("is not nbs/index.ipynb; python tools/notebooks.py readme --write" if old != new else "agrees with nbs/index.ipynb"))
-    return int(old != new)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "check", "readme"])
+    parser.add_argument("command", choices=["run", "check"])
     parser.add_argument("paths", nargs="*", help="notebooks or directories; all of nbs/ by default")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks at a time (default 2)")
-    parser.add_argument("--write", action="store_true", help="readme: write README.md")
     args = parser.parse_args()
-    if args.command == "readme":
-        return readme(args.write)
     return int(run(args.paths, args.command == "run", args.jobs) > 0)
 
 
