@@ -39,15 +39,18 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
     "Trace one type and compare; never raises"
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    from lm_predictor.build import type_config
-    from lm_predictor.config import canonical
-    from lm_predictor.database import Database
-    from lm_predictor.evidence import collect
-    from lm_predictor.model import fit_own_config, full_config
-    from lm_predictor.records import ClassRecords
-    from lm_predictor.trace import cases_of
-    from lm_predictor.trust import PROOF
-    from lm_predictor.verify import against_counter, record_values, traced_record, verify_model
+    from lm_predictor.obtain.build import type_config
+    from lm_predictor.models.attributes import canonical
+    from lm_predictor.records.database import Database
+    from lm_predictor.verification.reference_run import collect
+    from lm_predictor.obtain.record import fit_own_config
+    from lm_predictor.models.loading import full_config
+    from lm_predictor.tracing.classes import ClassRecords
+    from lm_predictor.tracing.symbolic import cases_of
+    from lm_predictor.records.status import PROOF
+    from lm_predictor.verification.compare import against_counter
+    from lm_predictor.obtain.ladder import record_values, traced_record
+    from lm_predictor.verification.verify import verify_model
 
     def late(*_):
         raise Late(f"not done after {timeout} s")
@@ -124,7 +127,7 @@ def main() -> int:
     rows = {r["type"]: r for r in map(json.loads, args.rows.read_text().splitlines())} if args.rows.exists() else {}
     todo = [t for t in args.types or every if args.types or t not in rows]
     context = multiprocessing.get_context("forkserver")  # a fresh process per type, with the imports done
-    context.set_forkserver_preload(["torch", "transformers.modeling_utils", "lm_predictor.verify", "lm_predictor.records", "lm_predictor.sample"])
+    context.set_forkserver_preload(["torch", "transformers.modeling_utils", "lm_predictor.verification.verify", "lm_predictor.tracing.graphs", "lm_predictor.tracing.sampled"])
     with context.Pool(args.jobs, maxtasksperchild=1) as pool:
         for i, r in enumerate(pool.imap_unordered(functools.partial(row, timeout=args.timeout, verify=args.verify), todo, chunksize=1)):
             rows[r["type"]] = r

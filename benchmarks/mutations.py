@@ -63,7 +63,7 @@ def class_sites(data: dict):
 
 
 def _cost_sites(kind: str, name: str, at: tuple, data: dict, variant: int):
-    from lm_predictor.formula import parse
+    from lm_predictor.formula.language import parse
     for path in (("flops",), ("matmul_flops",), ("memory_access", "read"), ("memory_access", "write")):
         text = follow(data, path)
         yield Site(kind, name, (*at, *path), variant=variant)
@@ -163,7 +163,7 @@ def _exponent(formula, path: tuple) -> bool:
 
 def mutate(text: str, site: Site, symbols: list, rng: random.Random) -> tuple | None:
     "A changed formula or condition: (what was done, new text); None where the change does not apply or gives the same text"
-    from lm_predictor.formula import FormulaError, parse, parse_condition
+    from lm_predictor.formula.language import FormulaError, parse, parse_condition
     try:
         if site.kind == "kernel when":
             condition = parse_condition(text)
@@ -191,11 +191,11 @@ class Bench:
     def __init__(self, records: list | None = None, seed: int = 0, uniform: bool = False, say=lambda text: None):
         "`records`: ids or model types; default all that ship. `uniform`: every formula as likely, else every kind of formula"
         from transformers import AutoConfig
-        from lm_predictor.database import Database, shipped_directory
-        from lm_predictor.evidence import collect
-        from lm_predictor.model import symbol_values
-        from lm_predictor.proof import subjects
-        from lm_predictor.verify import counted, workloads_of
+        from lm_predictor.records.database import Database, shipped_directory
+        from lm_predictor.verification.reference_run import collect
+        from lm_predictor.models.matching import symbol_values
+        from lm_predictor.verification.prove import subjects
+        from lm_predictor.verification.compare import counted, workloads_of
         self.rng, self.uniform, self.db = random.Random(seed), uniform, Database(shipped_directory(), shipped_directory())
         self.records, self.evidence, self.numbers, self.data = {}, {}, {}, {}
         for s in subjects(self.db):
@@ -240,7 +240,7 @@ class Bench:
 
     def differs(self, mutant: Mutant) -> bool:
         "Whether the two formulas differ anywhere that the record applies; notes where"
-        from lm_predictor.formula import FormulaError
+        from lm_predictor.formula.language import FormulaError
         for values in self._points(mutant.site):
             try:
                 old, new = (meaning(text, values, mutant.site.kind) for text in (mutant.old, mutant.new))
@@ -253,8 +253,8 @@ class Bench:
 
     def _points(self, site: Site):
         "Random numbers within the assumptions of a formula's record"
-        from lm_predictor.sheet import config_sizes, workload_sizes
-        from lm_predictor.verify import of_config
+        from lm_predictor.verification.numbers import config_sizes, workload_sizes
+        from lm_predictor.verification.expansion import of_config
         widths = dict(zip(("w_bytes", "a_bytes", "kv_bytes"), self.rng.sample([17, 19, 23, 29, 31], 3)))
         if site.owner not in self.records and not of_config(self.db.get(site.owner)):
             for _ in range(60):  # a class built from numbers may be built from any
@@ -280,9 +280,10 @@ class Bench:
         return next(self._failed(mutant.site, data), "")
 
     def _failed(self, site: Site, data: dict):
-        from lm_predictor.graph import record_from_json
-        from lm_predictor.schema import analysis_from_json
-        from lm_predictor.verify import class_checks, expansion, model_checks
+        from lm_predictor.records.model import record_from_json
+        from lm_predictor.records.analysis import analysis_from_json
+        from lm_predictor.verification.verify import class_checks, model_checks
+        from lm_predictor.verification.expansion import expansion
         if site.owner in self.records:
             base = self.records[site.owner]
             try:
@@ -308,7 +309,7 @@ class Bench:
 
     def intact(self) -> list:
         "What fails without any mutation: must be empty, or the share means nothing"
-        from lm_predictor.verify import verify_model
+        from lm_predictor.verification.verify import verify_model
         failed = []
         for model, record in self.records.items():
             own, classes = verify_model(record, self.evidence[model], self.db)
@@ -332,8 +333,8 @@ class Swapped:
 
 def meaning(text: str, values: dict, kind: str):
     "What a formula or condition says at numbers: its own value and how often it refers to what, with which arguments"
-    from lm_predictor.formula import parse_condition
-    from lm_predictor.verify import split
+    from lm_predictor.formula.language import parse_condition
+    from lm_predictor.verification.expansion import split
     if kind == "kernel when":
         return parse_condition(text).holds(values)
     direct, references = split(text)

@@ -1,6 +1,8 @@
 __version__ = "0.1.0"
 
-_HOMES = {"analyze": "model", "Workload": "model", "Database": "database", "load_hardware": "hardware", "compute_flops": "registry", "compute_memory": "registry"}  # loaded when asked for
+_HOMES = {  # where each name is defined; loaded when asked for
+    "analyze": "obtain.analyze", "Workload": "cost.workload", "Database": "records.database", "load_hardware": "timing.hardware",
+    "compute_flops": "cost.registry", "compute_memory": "cost.registry"}
 __all__ = sorted(_HOMES)
 
 

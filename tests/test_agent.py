@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from lm_predictor.agent import AgentError, Budget, replay_send, sdk_send
-from lm_predictor.analyst import agent_directory, agent_record, analyze_class, analyze_classes, replay, signatures_text
-from lm_predictor.database import Database
-from lm_predictor.journal import Journal, JournalError, alone, read_rows
-from lm_predictor.prompt import PLACEHOLDER, instructions, task_text
-from lm_predictor.schema import analysis_from_json
-from lm_predictor.source import locate
+from lm_predictor.agent.loop import AgentError, Budget, replay_send, sdk_send
+from lm_predictor.agent.analyze import (
+    agent_directory, agent_record, analyze_class, analyze_classes, replay, signatures_text)
+from lm_predictor.records.database import Database
+from lm_predictor.agent.journal import Journal, JournalError, alone, read_rows
+from lm_predictor.agent.prompt import PLACEHOLDER, instructions, task_text
+from lm_predictor.records.analysis import analysis_from_json
+from lm_predictor.records.source import locate
 from messages_api import KEY, Api
 
 anthropic = pytest.importorskip("anthropic")
@@ -143,7 +144,7 @@ def test_fitted_to_the_sizes_shown(db):
     data = answer_of(NORM)
     data["kernels"][0]["flops"] = "max(0, 0*seq_len)"
     ask([turn(NOTES, put(data), ("check", {})), turn()], db)  # sanity: equal, if clumsy
-    from lm_predictor.check import sizes_for
+    from lm_predictor.agent.check import sizes_for
     at = sizes_for(Database(db.overlay).get(NORM).names() | {p["name"] for p in data["parameters"]}, [], "extend", {"use": 0})
     data["kernels"][1]["flops"] = f"2*batch_size*hidden_size*{at['seq_len']}"
     outcome, _ = ask([turn(NOTES, put(data)), turn()], db, max_repairs=1)
@@ -571,7 +572,7 @@ def test_recursive(db, tmp_path):
         outcomes = analyze_classes([MLP], sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url)), small, Budget(), recursive=True, llm=MODEL)
     assert [o.class_name for o in outcomes] == [MLP, LINEAR] and [o.status for o in outcomes] == ["verified"] * 2  # MLP was checked again with Linear
     assert len(api.requests) == len(recorded(MLP)) + len(recorded(LINEAR)) and agent_record(MLP, small).verification["status"] == "verified"
-    from lm_predictor.expand import expand
+    from lm_predictor.cost.expand import expand
     assert expand(MLP, small) and small.get(LINEAR).provenance["method"] == "agent"
     task = next(r["messages"][0]["content"] for r in api.requests if LINEAR in r["messages"][0]["content"][:80])
     assert "in_features" in task

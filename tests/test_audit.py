@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lm_predictor.audit import SECTIONS, audit, source
-from lm_predictor.cli import main
-from lm_predictor.model import ModelError
+from lm_predictor.app.audit import SECTIONS, audit, source
+from lm_predictor.app.cli import main
+from lm_predictor.models.validation import ModelError
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from lm_predictor.cli import main
-from lm_predictor.database import shipped_directory
+from lm_predictor.app.cli import main
+from lm_predictor.records.database import shipped_directory
 
 CONFIGS = {
     "nojson.json": ("{nope", "is not JSON at line 1 column 2"), "list.json": ("[1]", "holds a JSON list"),

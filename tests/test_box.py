@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from lm_predictor.box import Box, BoxError
+from lm_predictor.agent.sandbox import Box, BoxError
 
 SECRET = "the secret that must not be read"
 

@@ -11,12 +11,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lm_predictor.database import Database
-from lm_predictor.model import find_record, outdated, stored_records
+from lm_predictor.records.database import Database
+from lm_predictor.obtain.find import find_record
+from lm_predictor.models.matching import outdated, stored_records
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ["openai-community/gpt2", "openai-community/gpt2-medium", "meta-llama/Llama-2-7b-hf", "TinyLlama/TinyLlama-1.1B-Chat-v1.0"]  # of three kinds
-SHELL = "import sys; from lm_predictor.cli import main; sys.exit(main(sys.argv[1:]))"
+SHELL = "import sys; from lm_predictor.app.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def start(directory: Path, *argv) -> subprocess.Popen:

@@ -12,17 +12,24 @@ pytest.importorskip("transformers")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
-from lm_predictor.database import Database, shipped_directory  # noqa: E402
-from lm_predictor.evidence import collect  # noqa: E402
-from lm_predictor.formula import FormulaError  # noqa: E402
-from lm_predictor.layers import layer_count  # noqa: E402
-from lm_predictor.model import Workload, analyze, presets, symbol_values  # noqa: E402
-from lm_predictor.proof import subjects  # noqa: E402
-from lm_predictor.records import model_record  # noqa: E402
-from lm_predictor.sample import sample_model  # noqa: E402
-from lm_predictor.sheet import sheet_of_graph  # noqa: E402
-from lm_predictor.trace import build, call, cases_of, filled_cache  # noqa: E402
-from lm_predictor.verify import against_counter, class_checks, difference, model_checks, record_values  # noqa: E402
+from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
+from lm_predictor.verification.reference_run import collect  # noqa: E402
+from lm_predictor.formula.language import FormulaError  # noqa: E402
+from lm_predictor.tracing.runtime.layers import layer_count  # noqa: E402
+from lm_predictor.cost.workload import Workload
+from lm_predictor.obtain.analyze import analyze
+from lm_predictor.models.hub import presets
+from lm_predictor.models.matching import symbol_values  # noqa: E402
+from lm_predictor.verification.prove import subjects  # noqa: E402
+from lm_predictor.tracing.graphs import model_record  # noqa: E402
+from lm_predictor.tracing.sampled import sample_model  # noqa: E402
+from lm_predictor.verification.numbers import sheet_of_graph  # noqa: E402
+from lm_predictor.tracing.runtime.building import build
+from lm_predictor.tracing.runtime.forward import call, filled_cache
+from lm_predictor.tracing.symbolic import cases_of  # noqa: E402
+from lm_predictor.verification.compare import against_counter, difference
+from lm_predictor.verification.verify import class_checks, model_checks
+from lm_predictor.obtain.ladder import record_values  # noqa: E402
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 KINDS = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss", "mamba")  # what takes a minute or two; `lm-predictor verify --all` does the same for every record

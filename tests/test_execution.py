@@ -1,9 +1,9 @@
 """Every shipped record, in every execution: the kernels are found, and no product is lost on the way."""
 import pytest
 
-from lm_predictor.database import read_json, shipped_directory
-from lm_predictor.execution import attentions, device_kernels
-from lm_predictor.graph import record_from_json
+from lm_predictor.records.database import read_json, shipped_directory
+from lm_predictor.cost.execution import attentions, device_kernels
+from lm_predictor.records.model import record_from_json
 
 PATHS = sorted((shipped_directory() / "models").glob("*.json"))
 

@@ -9,8 +9,9 @@ from fractions import Fraction
 
 import pytest
 
-from lm_predictor.formula import (MAX_DEPTH, Condition, Formula, FormulaError, Reference, from_sympy, parse,
-                                  parse_condition, reference, to_sympy, total)
+from lm_predictor.formula.language import (
+    MAX_DEPTH, Condition, Formula, FormulaError, Reference, parse, parse_condition, reference, total)
+from lm_predictor.formula.symbolic import from_sympy, to_sympy
 
 HOSTILE = [
     "", " ", "\n\t", "#", "# only a comment", "\x00", "a\x00b", "1 + \x00",
@@ -353,7 +354,7 @@ def test_evaluating_300_formulas_is_fast():
 
 
 def test_the_import_is_light():
-    code = ("import sys, lm_predictor.formula as f; f.parse('a + 1').evaluate({'a': 1}); "
+    code = ("import sys, lm_predictor.formula.language as f; f.parse('a + 1').evaluate({'a': 1}); "
             "print(sorted({'numpy', 'sympy', 'torch', 'fastcore'} & set(sys.modules)))")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 

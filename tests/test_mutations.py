@@ -35,7 +35,7 @@ def test_every_mutation_is_caught(bench):
                                   "parameters", "tensor", "weight_bytes"])
 def test_each_kind_of_formula_is_bound(bench, kind):
     "Twice as much as there is: no kind of formula is out of sight"
-    from lm_predictor.formula import parse
+    from lm_predictor.formula.language import parse
     for site in bench.sites[kind][::max(1, len(bench.sites[kind]) // 5)]:
         text = str(mutations.follow(bench.data[site.owner], site.path))
         if site.argument:

@@ -5,8 +5,9 @@ import warnings
 
 import pytest
 
-from lm_predictor.database import shipped_directory
-from lm_predictor.model import load_config, presets
+from lm_predictor.records.database import shipped_directory
+from lm_predictor.models.loading import load_config
+from lm_predictor.models.hub import presets
 
 FILES = sorted((shipped_directory() / "presets").glob("*.json"))
 PRESETS = presets()

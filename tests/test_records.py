@@ -4,13 +4,14 @@ import random
 
 import pytest
 
-from lm_predictor.database import Database, shipped_directory
-from lm_predictor.graph import record_from_json
-from lm_predictor.model import fits, presets, symbol_values
-from lm_predictor.proof import subjects
-from lm_predictor.schema import analysis_to_json, name_record
-from lm_predictor.sheet import samples, sheet_of_graph
-from lm_predictor.verify import compare_classes, expansion
+from lm_predictor.records.database import Database, shipped_directory
+from lm_predictor.records.model import record_from_json
+from lm_predictor.models.matching import fits, symbol_values
+from lm_predictor.models.hub import presets
+from lm_predictor.verification.prove import subjects
+from lm_predictor.records.analysis import analysis_to_json, name_record
+from lm_predictor.verification.numbers import samples, sheet_of_graph
+from lm_predictor.verification.expansion import compare_classes, expansion
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 RECORDS = sorted((shipped_directory() / "models").glob("*.json"))
@@ -48,7 +49,7 @@ def test_every_preset_has_its_record():
 
 def test_analyze_says_first_what_is_not_verified(tmp_path):
     "A class without a verification, one whose source differs, one that is gone"
-    from lm_predictor.model import analyze
+    from lm_predictor.obtain.analyze import analyze
     names = [f"transformers.models.llama.modeling_llama.{n}" for n in ("LlamaMLP", "LlamaAttention", "LlamaModel")]
     mlp, attention, model = (json.loads((shipped_directory() / f"{n}.json").read_text()) for n in names)
     good = {"status": "verified"}
@@ -65,6 +66,6 @@ def test_analyze_says_first_what_is_not_verified(tmp_path):
 
 
 def test_every_shipped_record_is_verified():
-    from lm_predictor.trust import untrusted
+    from lm_predictor.records.status import untrusted
     for path in RECORDS:
         assert untrusted(record_from_json(json.loads(path.read_text())), DB) == [], path.stem

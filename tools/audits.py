@@ -15,10 +15,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import notebooks  # noqa: E402
 
-from lm_predictor.audit import audit_notebook, table  # noqa: E402
-from lm_predictor.database import Database, shipped_directory  # noqa: E402
-from lm_predictor.model import Workload, analyze, called_classes  # noqa: E402
-from lm_predictor.proof import subjects  # noqa: E402
+from lm_predictor.app.audit import audit_notebook, table  # noqa: E402
+from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
+from lm_predictor.cost.workload import Workload
+from lm_predictor.obtain.analyze import analyze
+from lm_predictor.models.matching import called_classes  # noqa: E402
+from lm_predictor.verification.prove import subjects  # noqa: E402
 
 MODELS = {"llama": "Llama", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE", "mixtral": "Mixtral", "deepseek_v3": "DeepSeek-V3", "gemma3_text": "Gemma 3", "gpt2": "GPT-2",
           "mamba2": "Mamba-2"}  # model type to the name that people know

@@ -38,9 +38,9 @@ ORDER = {  # pages of a folder in the order in which they are read; those that a
     "tutorials": ("analyze", "decode", "flash", "attention_kinds", "mixture_of_experts", "choosing_a_gpu", "agent"),
 }
 REFERENCE = ("devices", "coverage", "benchmarks")
-MODULES = (  # title, first and last number of the notebooks
-    ("Formulas and records", 0, 2), ("Tracing a source", 3, 5), ("The agent", 6, 7), ("Expansion and checks", 8, 8),
-    ("Execution, hardware, time", 9, 11), ("Models", 12, 13), ("To look at and to call", 14, 99))
+MODULES = {  # packages in the order in which they import one another, with their titles
+    "formula": "Formulas", "records": "Records", "models": "Models", "cost": "Cost", "timing": "Time", "tracing": "Tracing",
+    "verification": "Verification", "obtain": "Obtaining a record", "agent": "The agent", "app": "The application"}
 
 
 NAMES = {"llama": "Llama", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE", "mixtral": "Mixtral", "deepseek_v3": "DeepSeek-V3", "gemma3": "Gemma 3", "gpt2": "GPT-2",
@@ -50,12 +50,11 @@ NAMES = {"llama": "Llama", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE", "mixtral"
 def sidebar(nbs: Path) -> dict:
     "What sidebar.yml holds: every notebook below `nbs` once; folders and modules without notebooks are left out"
     top = sorted(p.name for p in nbs.glob("*.ipynb"))
-    number = lambda name: int(re.match(r"\d+", name)[0]) if name[:1].isdigit() else -1
     known = [f"{n}.ipynb" for n in (*START, *REFERENCE)]
     contents = [f"{n}.ipynb" for n in START if f"{n}.ipynb" in top]
     contents += [_section(f.capitalize(), _folder(nbs, f, ORDER[f])) for f in ORDER]
-    contents += [_section("Reference", [f"{n}.ipynb" for n in REFERENCE if f"{n}.ipynb" in top] + [n for n in top if number(n) < 0 and n not in known])]
-    contents += [_section("Modules", [_section(title, [n for n in top if first <= number(n) <= last]) for title, first, last in MODULES])]
+    contents += [_section("Reference", [f"{n}.ipynb" for n in REFERENCE if f"{n}.ipynb" in top] + [n for n in top if n not in known])]
+    contents += [_section("Modules", [_package(nbs, folder, title) for folder, title in MODULES.items()])]
     contents += [_audits(nbs)]
     return {"website": {"sidebar": {"collapse-level": 1, "contents": _filled(contents)}}}
 
@@ -73,6 +72,12 @@ def _filled(contents: list) -> list:
 def _folder(nbs: Path, folder: str, order: tuple) -> list:
     names = sorted(p.stem for p in (nbs / folder).glob("*.ipynb"))
     return [f"{folder}/{n}.ipynb" for n in (*(n for n in order if n in names), *(n for n in names if n not in order))]
+
+
+def _package(nbs: Path, folder: str, title: str) -> dict:
+    "The notebooks of a package in the order of their numbers, those of its sub-packages in sections of their own"
+    below = sorted(p.relative_to(nbs).as_posix() for p in (nbs / folder).iterdir() if p.is_dir() and p.name[0] not in "._") if (nbs / folder).is_dir() else []
+    return _section(title, _folder(nbs, folder, ()) + [_package(nbs, name, name.rpartition("/")[2].capitalize()) for name in below])
 
 
 def _audits(nbs: Path) -> dict:
