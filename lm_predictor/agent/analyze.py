@@ -51,7 +51,9 @@ def already(class_name: str, db: Database) -> str:
     for record, where in ((db.get(class_name) if class_name in db else None, "in the database"), (agent_record(class_name, db), "by the agent")):
         proof = record.verification if record else {}
         if proof.get("status") == "verified" and record.source and same_source(class_name, record.source):
-            return f"verified on {proof.get('date', 'an unknown day')}, made by {record.provenance.get('method', 'hand')}"
+            return (
+                f"verified on {proof.get('date', 'an unknown day')}, made by {record.provenance.get('method', 'hand')}"
+            )
     return ""
 
 # %% ../../nbs/agent/05_analyze.ipynb #90603b6c
@@ -59,7 +61,11 @@ def traced_analysis(class_name: str, db: Database) -> tuple[Analysis | None, str
     "The record made by tracing a class, and why there is none"
     record = db.get(class_name) if class_name in db else None
     if record and record.provenance.get("method") == "trace":
-        return (record, "") if same_source(class_name, record.source or {"file": ""}) else (None, "its trace is of another version of the source")
+        return (
+            (record, "")
+            if same_source(class_name, record.source or {"file": ""})
+            else (None, "its trace is of another version of the source")
+        )
     try:
         from lm_predictor.tracing.classes import trace_class
         with _tracing:  # it sets defaults of torch that all threads share
@@ -127,8 +133,11 @@ AUTHOR = "the model named here, through the Messages API"
 
 def head_of(class_name: str, source: dict, task: str, llm: str, author: str) -> dict:
     "The first line of a journal: everything that the conversation depends on, and who wrote the assistant's turns"
-    return {"format": 1, "class_name": class_name, "assistant_turns": author, "model": llm, "prompt": prompt_version(), "task": task,
-            "tools": [t["name"] for t in [*TOOLS, CHECK_TOOL]], "source": {k: source[k] for k in ("file", "line_start", "line_end", "sha256")}, "packages": versions()}
+    return {
+        "format": 1, "class_name": class_name, "assistant_turns": author, "model": llm, "prompt": prompt_version(),
+        "task": task, "tools": [t["name"] for t in [*TOOLS, CHECK_TOOL]],
+        "source": {k: source[k] for k in ("file", "line_start", "line_end", "sha256")}, "packages": versions()
+    }
 
 # %% ../../nbs/agent/05_analyze.ipynb #0581dd8a
 def _anew(journal: Journal) -> Journal:
@@ -155,8 +164,11 @@ def _referred(analysis: Analysis) -> dict:
     return {name: tuple(passed) for name, passed in found.items()}
 
 # %% ../../nbs/agent/05_analyze.ipynb #25221e64
-_RULES = {"schema": ("json", "schema", "document"), "formulas and references": ("formula", "reference", "sanity"), "lines stand in the source": ("source",),
-          "numbers equal the trace, per line, at sizes that were not shown": ("trace",)}
+_RULES = {
+    "schema": ("json", "schema", "document"), "formulas and references": ("formula", "reference", "sanity"),
+    "lines stand in the source": ("source",),
+    "numbers equal the trace, per line, at sizes that were not shown": ("trace",)
+}
 
 
 def _checks(analysis: Analysis, check: Checker, problems: list, db: Database, reason: str) -> list[Check]:
@@ -165,11 +177,19 @@ def _checks(analysis: Analysis, check: Checker, problems: list, db: Database, re
         reason = "the trace is in doubt itself"
     elif check.trace is not None and not covered(analysis, check.trace):
         reason = "no sizes fit the conditions of the trace, so nothing was compared"
-    wrong = {what: next((str(p) for p in problems if p.rule.partition(" ")[0] in rules), "") for what, rules in _RULES.items()}
+    wrong = {
+        what: next((str(p) for p in problems if p.rule.partition(" ")[0] in rules), "")
+        for what, rules in _RULES.items()
+    }
     *first, numbers = [Check(what, not text, text) for what, text in wrong.items()]
-    missing, unchanged = [n for n in _referred(analysis) if n not in db], not analysis.source or same_source(analysis.class_name, analysis.source)
-    return [*first[:2], Check("source unchanged", unchanged), *first[2:], Check(numbers.what, numbers.ok and check.trace is not None and not reason, numbers.detail or reason),
-            Check("every class it refers to has an analysis", not missing, ", ".join(missing))]
+    missing, unchanged = [n for n in _referred(analysis) if n not in db], not analysis.source or same_source(
+        analysis.class_name, analysis.source
+    )
+    return [
+        *first[:2], Check("source unchanged", unchanged), *first[2:],
+        Check(numbers.what, numbers.ok and check.trace is not None and not reason, numbers.detail or reason),
+        Check("every class it refers to has an analysis", not missing, ", ".join(missing))
+    ]
 
 # %% ../../nbs/agent/05_analyze.ipynb #93492f0f
 @dataclass(frozen=True)
@@ -184,13 +204,22 @@ class Outcome:
 # %% ../../nbs/agent/05_analyze.ipynb #3b06dde4
 def _stored(class_name, source, check, box, journal, result, llm, author, db, reason) -> Outcome:
     "Complete and store what passed the check"
-    analysis, old = analysis_from_json(check.complete(json.loads(box.text("work/analysis.json", "check")))), db.get(class_name) if class_name in db else None
+    analysis, old = analysis_from_json(check.complete(json.loads(box.text("work/analysis.json", "check")))), (
+        db.get(class_name) if class_name in db else None
+    )
     own, directory = agent_record(class_name, db), agent_directory(db)
     checks = _checks(analysis, check, [], db, reason)
-    analysis = replace(analysis, source=source, naming=(own and own.naming) or (old and old.naming) or name_record(class_name),
-                       provenance={"method": "agent", "assistant_turns": author, "model": llm, "prompt": prompt_version(), "turns": result.turns,
-                                   "journal": {"file": f"agent/{journal.path.name}", "sha256": journal.sha256}, "packages": versions()},
-                       verification=verdict(checks, versions(), own.verification if own else None))
+    analysis = replace(
+        analysis,
+        source=source,
+        naming=(own and own.naming) or (old and old.naming) or name_record(class_name),
+        provenance={
+            "method": "agent", "assistant_turns": author, "model": llm, "prompt": prompt_version(),
+            "turns": result.turns, "journal": {"file": f"agent/{journal.path.name}", "sha256": journal.sha256},
+            "packages": versions()
+        },
+        verification=verdict(checks, versions(), own.verification if own else None),
+    )
     directory.mkdir(parents=True, exist_ok=True)
     try:
         document = box.text("work/analysis.md", "check")
@@ -200,7 +229,10 @@ def _stored(class_name, source, check, box, journal, result, llm, author, db, re
     if journal.path != directory / journal.path.name:
         shutil.copyfile(journal.path, directory / journal.path.name)
     _put(analysis, db)
-    return Outcome(class_name, analysis.verification["status"], result.why, result, tuple(n for n in _referred(analysis) if n not in db))
+    return Outcome(
+        class_name, analysis.verification["status"], result.why, result,
+        tuple(n for n in _referred(analysis) if n not in db)
+    )
 
 # %% ../../nbs/agent/05_analyze.ipynb #cf36ab64
 def _put(analysis: Analysis, db: Database) -> None:
@@ -234,7 +266,8 @@ def analyze_class(
     journal: Path | None = None,  # default: in agent_directory
     force: bool = False,
     show: Callable | None = None,  # called with class name, what happened, turns, tokens, cost
-    again: bool = False,  # check a finished conversation of this run anew, since classes that it refers to have a record now
+    # check a finished conversation of this run anew, since classes that it refers to have a record now
+    again: bool = False,
 ) -> Outcome:
     """Have the agent analyze one class, check and store it. A journal that is there is gone on with.
 
@@ -252,14 +285,20 @@ def analyze_class(
     with alone(path), tempfile.TemporaryDirectory() as work:
         trace, reason = traced_analysis(class_name, db)
         callers = callers or tuple(p.name for p in trace.parameters if p.name != "use") if trace else callers
-        task, given = task_text(class_name, source, callers), {"schema.json": json_text(agent_schema()), "signatures.md": signatures_text(class_name, db)}
+        task, given = task_text(class_name, source, callers), {
+            "schema.json": json_text(agent_schema()), "signatures.md": signatures_text(class_name, db)
+        }
         box, check = _workplace(class_name, source["file"], db, trace, Path(work), given)
         conversation = Journal(path, head_of(class_name, source, task, llm, author))
         if conversation.last[0] == "end" and (not conversation.last[1]["ok"] or _is_stored(class_name, conversation, db) and not again):
             conversation = _anew(conversation)
         result = run(send, box, check, instructions(), task, conversation, budget, llm,
                      show and (lambda *what: show(class_name, *what)), lambda: _stopped(box), again)
-        outcome = _stored(class_name, source, check, box, conversation, result, llm, author, db, reason) if result.ok else Outcome(class_name, "failed", result.why, result)
+        outcome = (
+            _stored(class_name, source, check, box, conversation, result, llm, author, db, reason)
+            if result.ok
+            else Outcome(class_name, "failed", result.why, result)
+        )
     if show:
         show(class_name, outcome.status, result.turns, result.tokens, result.cost)
     if again and not result.ok:
@@ -273,11 +312,19 @@ def checks_of(class_name: str, db: Database) -> list[Check]:
         file = locate(class_name).file
     except SourceError as e:
         return [Check("source unchanged", False, str(e))]
-    record, trace, path = agent_record(class_name, db), traced_analysis(class_name, db), agent_directory(db) / f"{class_name}.md"
+    record, trace, path = (
+        agent_record(class_name, db), traced_analysis(class_name, db), agent_directory(db) / f"{class_name}.md"
+    )
     data = {k: v for k, v in analysis_to_json(record).items() if k in agent_schema()["properties"]}
-    data |= {"variants": [{k: x for k, x in v.items() if k != "models"} for v in data["variants"]]} if "variants" in data else {}
+    data |= (
+        {"variants": [{k: x for k, x in v.items() if k != "models"} for v in data["variants"]]}
+        if "variants" in data
+        else {}
+    )
     with tempfile.TemporaryDirectory() as work:
-        texts = {"analysis.json": json_text(data), "analysis.md": path.read_text(encoding="utf-8") if path.is_file() else ""}
+        texts = {
+            "analysis.json": json_text(data), "analysis.md": path.read_text(encoding="utf-8") if path.is_file() else ""
+        }
         _, check = _workplace(class_name, file, db, trace[0], Path(work), texts)
         return _checks(record, check, check(True), db, trace[1])
 
@@ -293,7 +340,11 @@ def store_checks(class_name: str, checks: list[Check], db: Database) -> dict:
 def _lacking(outcome: Outcome, db: Database) -> dict:
     "What an analysis refers to and the database lacks, with the parameters that are passed"
     record = db.get(outcome.class_name) if outcome.class_name in db else agent_record(outcome.class_name, db)
-    return {} if outcome.status == "failed" or record is None else {n: passed for n, passed in _referred(record).items() if n not in db}
+    return (
+        {}
+        if outcome.status == "failed" or record is None
+        else {n: passed for n, passed in _referred(record).items() if n not in db}
+    )
 
 # %% ../../nbs/agent/05_analyze.ipynb #f20ab346
 def _work(send, db, budget, callers: dict, forced, single: bool, how: dict) -> Callable:
@@ -304,7 +355,9 @@ def _work(send, db, budget, callers: dict, forced, single: bool, how: dict) -> C
         if halted:
             return Outcome(name, "failed", f"not asked: {halted[0]}")
         try:
-            return analyze_class(name, send, db, budget, callers=callers[name], force=again or name in forced, again=again, **how)
+            return analyze_class(
+                name, send, db, budget, callers=callers[name], force=again or name in forced, again=again, **how
+            )
         except (AgentError, JournalError, SourceError, DatabaseError) as e:
             if single or first and isinstance(e, AgentError):
                 raise
@@ -320,7 +373,9 @@ def analyze_classes(names: list, send: Callable, db: Database, budget: Budget, r
     Raises what analyze_class does for a single class, and AgentError where not one could be asked about; else a class that could not be
     analyzed is an outcome, and the others go on.
     """
-    outcomes, callers, waiting, force = {}, dict.fromkeys(names, ()), list(dict.fromkeys(names)), how.pop("force", False)
+    outcomes, callers, waiting, force = (
+        {}, dict.fromkeys(names, ()), list(dict.fromkeys(names)), how.pop("force", False)
+    )
     work = _work(send, db, budget, callers, names if force else (), len(waiting) == 1 and not recursive, how)
     while waiting:
         done, rest = [], waiting
@@ -376,7 +431,9 @@ def client_of(base_url: str = "", api_key: str | None = None):
     address = base_url or os.environ.get("ANTHROPIC_BASE_URL") or API
     key = api_key or os.environ.get("ANTHROPIC_API_KEY") or ""
     if not key and address == API:
-        raise AgentError("the agent needs ANTHROPIC_API_KEY in the environment (or --base-url of a server that speaks the Messages API); without one, `lm-predictor trace CLASS` analyzes a class")
+        raise AgentError(
+            "the agent needs ANTHROPIC_API_KEY in the environment (or --base-url of a server that speaks the Messages API); without one, `lm-predictor trace CLASS` analyzes a class"
+        )
     if not address.startswith(("http://", "https://")):
         raise AgentError(f"--base-url must begin with http:// or https://, got {address!r}")
     if not _names_server(address):
@@ -387,7 +444,10 @@ def client_of(base_url: str = "", api_key: str | None = None):
         import anthropic
     except ImportError:
         raise AgentError("the agent needs the package anthropic: pip install 'lm-predictor[agent]'") from None
-    return anthropic.Anthropic(api_key=key or "none", base_url=address.rstrip("/"), max_retries=0, timeout=anthropic.Timeout(600.0, connect=10.0))
+    return anthropic.Anthropic(
+        api_key=key or "none", base_url=address.rstrip("/"), max_retries=0,
+        timeout=anthropic.Timeout(600.0, connect=10.0)
+    )
 
 # %% ../../nbs/agent/05_analyze.ipynb #4d6a68c5
 def replay(journal: Path, db: Database) -> tuple[Outcome, dict]:
@@ -398,4 +458,9 @@ def replay(journal: Path, db: Database) -> tuple[Outcome, dict]:
     rows, _ = read_rows(journal)
     head = rows[0]["head"]
     turns = [row["assistant"] for row in rows if "assistant" in row]
-    return analyze_class(head["class_name"], replay_send(turns), db, Budget(), head["model"], head["assistant_turns"], force=True), head
+    return (
+        analyze_class(
+            head["class_name"], replay_send(turns), db, Budget(), head["model"], head["assistant_turns"], force=True
+        ),
+        head,
+    )

@@ -45,14 +45,21 @@ def schema_problems(text: str) -> tuple[dict | None, list[Problem]]:
         return None, [Problem("$", "json", f"is not valid JSON ({e})")]
     except RecursionError:
         return None, [Problem("$", "json", "is nested too deep")]
-    errors = sorted(jsonschema.Draft202012Validator(agent_schema()).iter_errors(data), key=lambda e: (list(map(str, e.absolute_path)), e.message))
+    errors = sorted(
+        jsonschema.Draft202012Validator(agent_schema()).iter_errors(data),
+        key=lambda e: (list(map(str, e.absolute_path)), e.message)
+    )
     return data, [Problem(e.json_path, "schema", _short(e.message)) for e in errors]
 
 # %% ../../nbs/agent/04_check.ipynb #63a8ceec
 def kernel_rows(data: dict) -> list[tuple[str, dict]]:
     "Every kernel with its JSON path, those of variants included"
     rows = [(f"$.kernels[{i}]", k) for i, k in enumerate(data["kernels"])]
-    return rows + [(f"$.variants[{j}].kernels[{i}]", k) for j, v in enumerate(data.get("variants", ())) for i, k in enumerate(v["kernels"])]
+    return rows + [
+        (f"$.variants[{j}].kernels[{i}]", k)
+        for j, v in enumerate(data.get("variants", ()))
+        for i, k in enumerate(v["kernels"])
+    ]
 
 # %% ../../nbs/agent/04_check.ipynb #c74ce131
 def _parsed(read: Callable, text, known, path: str, found: list):
@@ -71,14 +78,30 @@ def _reference_problems(path: str, kind: str, figures: dict, db: Database, packa
             found.append(Problem(f"{path}.{name}", "reference", _short(str(e))))
     called = dict.fromkeys(r for c in counts.values() for r in c)
     if kind == "basic" and called:
-        found.append(Problem(f"{path}.kernel_type", "reference", f"is basic but refers to {next(iter(called)).class_name}; a kernel with references is composite"))
+        found.append(
+            Problem(
+                f"{path}.kernel_type", "reference",
+                f"is basic but refers to {next(iter(called)).class_name}; a kernel with references is composite"
+            )
+        )
     if kind == "composite" and not called:
-        found.append(Problem(f"{path}.kernel_type", "reference", "is composite but refers to no class; a kernel without references is basic"))
+        found.append(
+            Problem(
+                f"{path}.kernel_type", "reference",
+                "is composite but refers to no class; a kernel without references is basic"
+            )
+        )
     for ref in called:
         uneven = [name for name in counts if str(counts[name].get(ref, 0)) != str(counts["flops"].get(ref, 0))]
         if uneven:
-            found.append(Problem(f"{path}.{uneven[0]}", "reference", f"counts {_brief(ref)} {counts[uneven[0]].get(ref, 0)} times, flops {counts['flops'].get(ref, 0)} times; "
-                                 "a call stands equally often in all figures"))
+            found.append(
+                Problem(
+                    f"{path}.{uneven[0]}",
+                    "reference",
+                    f"counts {_brief(ref)} {counts[uneven[0]].get(ref, 0)} times, flops {counts['flops'].get(ref, 0)} times; "
+                    "a call stands equally often in all figures",
+                )
+            )
         try:
             if ref.class_name.partition(".")[0] not in packages:  # it would be imported to trace it
                 raise ExpandError(f": refers to {ref.class_name}, which is in none of {', '.join(packages)}")
@@ -101,8 +124,14 @@ def formula_problems(data: dict, db: Database, packages: tuple = ("torch", "tran
     "What is wrong with the formulas, conditions and references of a JSON that fits the schema; packages: whose classes may be referred to"
     known, found = {p["name"] for p in data["parameters"]} | set(_WORKLOAD), []
     for path, k in kernel_rows(data):
-        figures = {"flops": k["flops"], "matmul_flops": k["matmul_flops"], "memory_access.read": k["memory_access"]["read"], "memory_access.write": k["memory_access"]["write"]}
-        parsed = {name: _parsed(parse, text, known, f"{path}.{name}", found) for name, text in (figures | {"repeat": k.get("repeat", 1)}).items()}
+        figures = {
+            "flops": k["flops"], "matmul_flops": k["matmul_flops"], "memory_access.read": k["memory_access"]["read"],
+            "memory_access.write": k["memory_access"]["write"]
+        }
+        parsed = {
+            name: _parsed(parse, text, known, f"{path}.{name}", found)
+            for name, text in (figures | {"repeat": k.get("repeat", 1)}).items()
+        }
         for i, text in enumerate(k.get("when", ())):
             _parsed(parse_condition, text, known, f"{path}.when[{i}]", found)
         if None not in parsed.values():
@@ -120,7 +149,9 @@ def source_problems(data: dict, file: str, where: Callable) -> list[Problem]:
     for path, k in kernel_rows(data):
         name = k.get("file") or file
         if not name.endswith(".py") or name.startswith("work/"):
-            found.append(Problem(f"{path}.file", "source", f"must be a source file such as {file}, got {_short(name, 80)!r}"))
+            found.append(
+                Problem(f"{path}.file", "source", f"must be a source file such as {file}, got {_short(name, 80)!r}")
+            )
             continue
         try:
             statement = source_file(str(where(name))).statement(k["line"])
@@ -129,18 +160,29 @@ def source_problems(data: dict, file: str, where: Callable) -> list[Problem]:
             continue
         there, given = statement.code, " ".join(k["code"].split())
         if given not in (" ".join(there.split()), " ".join(there.splitlines()[0].split())):
-            found.append(Problem(f"{path}.code", "source", f"line {statement.line} of {name} is {_short(there, 120)!r}, not {_short(given, 120)!r}"))
+            found.append(
+                Problem(
+                    f"{path}.code", "source",
+                    f"line {statement.line} of {name} is {_short(there, 120)!r}, not {_short(given, 120)!r}"
+                )
+            )
     return found
 
 # %% ../../nbs/agent/04_check.ipynb #61564103
 def _widths(seed: int) -> dict:
-    return {"w_bytes": 3, "a_bytes": 5, "kv_bytes": 7} if seed == 0 else {"w_bytes": 11 + seed, "a_bytes": 17 + seed, "kv_bytes": 29 + seed}
+    return (
+        {"w_bytes": 3, "a_bytes": 5, "kv_bytes": 7}
+        if seed == 0
+        else {"w_bytes": 11 + seed, "a_bytes": 17 + seed, "kv_bytes": 29 + seed}
+    )
 
 
 def _by_case(case: str, rng: random.Random) -> dict:
     found = {"seq_len": 1} if case.startswith("decode") else {"cache_len": 0} if case.startswith("prefill") else {}
     found |= {"batch_size": 1} if case.endswith("_b1") or "_b1_" in case else {}
-    found |= {"sliding_window": 3} if case.endswith(("_over", "_past")) else {"sliding_window": 5000 + rng.randrange(100)}
+    found |= (
+        {"sliding_window": 3} if case.endswith(("_over", "_past")) else {"sliding_window": 5000 + rng.randrange(100)}
+    )
     return found
 
 # %% ../../nbs/agent/04_check.ipynb #0a6ffed1
@@ -165,7 +207,11 @@ def sizes_for(names, assumptions, case: str, fixed: dict, seed: int = 0) -> dict
     names = sorted({*names, *_WORKLOAD, *(n for c in conditions for n in c.names)})
     for _ in range(400):
         top = 60 if seed == 0 else 900
-        drawn = rng.sample(range(3, top), len(names)) if len(names) < top - 3 else [rng.randrange(3, 10 * top) for _ in names]
+        drawn = (
+            rng.sample(range(3, top), len(names))
+            if len(names) < top - 3
+            else [rng.randrange(3, 10 * top) for _ in names]
+        )
         values = dict(zip(names, drawn)) | _widths(seed) | _by_case(case, rng) | fixed
         for name, (low, high) in limits(conditions).items():
             if name not in fixed and not low <= values[name] <= (values[name] if high is None else high):
@@ -269,25 +315,48 @@ def covered(analysis: Analysis, trace: Analysis) -> bool:
 
 # %% ../../nbs/agent/04_check.ipynb #411bfda6
 def _line_problems(start: str, place: tuple, ours: Line, theirs: Line, where: str, shown: bool):
-    numbers = lambda mine, its: f"gives {_number(mine)} {where}; the trace counted {_number(its)}" if shown else f"differs from the trace {where}"
+    numbers = lambda mine, its: (
+        f"gives {_number(mine)} {where}; the trace counted {_number(its)}"
+        if shown
+        else f"differs from the trace {where}"
+    )
     line = f"line {place[1]} of {place[0].rsplit('/', 1)[-1]}"
     if not ours.kernels:
         if any(theirs.own) or any(theirs.calls.values()):
-            yield Problem(start, f"trace {place[1]}", f"no kernel for {line} ({_short(theirs.code.splitlines()[0], 80)}), which executes something {where}")
+            yield Problem(
+                start, f"trace {place[1]}",
+                f"no kernel for {line} ({_short(theirs.code.splitlines()[0], 80)}), which executes something {where}"
+            )
         return
-    path = f"{start}[{ours.kernels[0]}]" + (f" (with {', '.join(f'[{i}]' for i in ours.kernels[1:])})" if ours.kernels[1:] else "")
+    path = f"{start}[{ours.kernels[0]}]" + (
+        f" (with {', '.join(f'[{i}]' for i in ours.kernels[1:])})" if ours.kernels[1:] else ""
+    )
     if not theirs.kernels and (any(ours.own) or any(ours.calls.values())):
         yield Problem(path, "trace", f"{line} executes nothing {where}")
         return
     for name in sorted(ours.calls.keys() | theirs.calls.keys()):
         if ours.calls[name] != theirs.calls[name]:
-            yield Problem(f"{path}.flops", f"trace {name}", f"refers to {name} {_number(ours.calls[name])} times {where}; {line} calls it {_number(theirs.calls[name])} times")
+            yield Problem(
+                f"{path}.flops", f"trace {name}",
+                f"refers to {name} {_number(ours.calls[name])} times {where}; {line} calls it {_number(theirs.calls[name])} times"
+            )
     for m, figure in enumerate(FIGURES):
         if ours.own[m] != theirs.own[m]:
-            yield Problem(f"{path}.{figure}", "trace", f"without its references {numbers(ours.own[m], theirs.own[m])}" if ours.calls or theirs.calls else numbers(ours.own[m], theirs.own[m]))
+            yield Problem(
+                f"{path}.{figure}",
+                "trace",
+                (
+                    f"without its references {numbers(ours.own[m], theirs.own[m])}"
+                    if ours.calls or theirs.calls
+                    else numbers(ours.own[m], theirs.own[m])
+                ),
+            )
         for name in sorted(ours.called.keys() & theirs.called.keys()):
             if ours.calls[name] == theirs.calls[name] and ours.called[name][m] != theirs.called[name][m]:
-                yield Problem(f"{path}.{figure}", f"trace {name}", f"the calls of {name}, with the arguments given, {numbers(ours.called[name][m], theirs.called[name][m])}")
+                yield Problem(
+                    f"{path}.{figure}", f"trace {name}",
+                    f"the calls of {name}, with the arguments given, {numbers(ours.called[name][m], theirs.called[name][m])}"
+                )
 
 
 def _number(x) -> str:
@@ -309,10 +378,20 @@ def _compared(analysis: Analysis, variant: Variant, values: dict, case: str, db:
         yield Problem(f"{start}.kernels", "trace", _short(str(e)))
         return
     names = own.names() | variant.names()
-    where = f"in case {case} at " + " ".join(f"{n}={values[n]}" for n in sorted(names) if n in values) if shown else f"in case {case} at sizes that are not shown"
-    assumed = f" (the trace assumes {', '.join(variant.assumptions)})" if own.names() - variant.names() - set(_WORKLOAD) and variant.assumptions else ""
+    where = (
+        f"in case {case} at " + " ".join(f"{n}={values[n]}" for n in sorted(names) if n in values)
+        if shown
+        else f"in case {case} at sizes that are not shown"
+    )
+    assumed = (
+        f" (the trace assumes {', '.join(variant.assumptions)})"
+        if own.names() - variant.names() - set(_WORKLOAD) and variant.assumptions
+        else ""
+    )
     for place in sorted(theirs.keys() | ours.keys()):
-        yield from _line_problems(f"{start}.kernels", place, ours.get(place, Line()), theirs.get(place, Line()), where + assumed, shown)
+        yield from _line_problems(
+            f"{start}.kernels", place, ours.get(place, Line()), theirs.get(place, Line()), where + assumed, shown
+        )
 
 # %% ../../nbs/agent/04_check.ipynb #bf7f8fda
 def trace_problems(analysis: Analysis, trace: Analysis, db: Database, seed: int = 0) -> list[Problem]:
@@ -322,7 +401,14 @@ def trace_problems(analysis: Analysis, trace: Analysis, db: Database, seed: int 
     """
     found, file, memo = {}, (trace.source or {}).get("file", ""), {}
     for same in _alike(_told(trace)):  # of variants that hold under the same conditions, one must agree
-        each = [[p for case, values in _points(v, analysis, trace, seed) for p in _compared(analysis, v, values, case, db, file, seed == 0, memo)] for v in same]
+        each = [
+            [
+                p
+                for case, values in _points(v, analysis, trace, seed)
+                for p in _compared(analysis, v, values, case, db, file, seed == 0, memo)
+            ]
+            for v in same
+        ]
         for p in min(each, key=len):
             found.setdefault((p.path, p.rule), p)
     return list(found.values())
@@ -335,11 +421,16 @@ def _strange(path: str, k, values: dict):
         if n < 0:
             yield Problem(f"{path}.{name}", "sanity", f"is negative ({_number(n)})")
         if name.endswith("flops") and f.names & AMBIENT:
-            yield Problem(f"{path}.{name}", "sanity", f"counts operations, but has {sorted(f.names & AMBIENT)[0]} in it")
+            yield Problem(
+                f"{path}.{name}", "sanity", f"counts operations, but has {sorted(f.names & AMBIENT)[0]} in it"
+            )
         for names, most in [(sorted(AMBIENT & f.names), 2), *(([s], 2 if s == "batch_size" else 4) for s in sorted(f.names - AMBIENT))]:
             more = f.evaluate(values | {s: 2 * values[s] for s in names})
             if names and not (n if most == 2 else 0) <= more <= most * n:
-                yield Problem(f"{path}.{name}", "sanity", f"with twice {' and '.join(names)} becomes {_number(more)}, from {_number(n)}; it can grow at most {most} times")
+                yield Problem(
+                    f"{path}.{name}", "sanity",
+                    f"with twice {' and '.join(names)} becomes {_number(more)}, from {_number(n)}; it can grow at most {most} times"
+                )
     if numbers[1] > numbers[0]:
         yield Problem(f"{path}.matmul_flops", "sanity", "is more than flops")
     if numbers[0] and not (numbers[2] and numbers[3]) and not k.cost.flops.references:
@@ -364,8 +455,14 @@ def document_problems(text: str, data: dict) -> list[Problem]:
     "Lines of the analysis that the document does not speak of"
     if not text.strip():
         return [Problem("work/analysis.md", "document", "is not there or empty; write the line-by-line document")]
-    missing = sorted({k["line"] for _, k in kernel_rows(data)} - set(map(int, re.findall(r"(?<![\w.])\d{1,6}(?![\w.]*\w)", text))))
-    return [Problem("work/analysis.md", "document", f"says nothing of line {', '.join(map(str, missing))}")] if missing else []
+    missing = sorted(
+        {k["line"] for _, k in kernel_rows(data)} - set(map(int, re.findall(r"(?<![\w.])\d{1,6}(?![\w.]*\w)", text)))
+    )
+    return (
+        [Problem("work/analysis.md", "document", f"says nothing of line {', '.join(map(str, missing))}")]
+        if missing
+        else []
+    )
 
 # %% ../../nbs/agent/04_check.ipynb #3b3c5b40
 @dataclass
@@ -388,9 +485,15 @@ class Checker:
         if found:
             return found
         if data["class_name"] != self.class_name:
-            return [Problem("$.class_name", "schema", f"is {data['class_name']}, the class to analyze is {self.class_name}")]
+            return [
+                Problem("$.class_name", "schema", f"is {data['class_name']}, the class to analyze is {self.class_name}")
+            ]
         packages = tuple(dict.fromkeys(("torch", "transformers", self.class_name.partition(".")[0])))
-        found = formula_problems(data, self.db, packages) + source_problems(data, self.file, self.where) + document_problems(self._document(), data)
+        found = (
+            formula_problems(data, self.db, packages)
+            + source_problems(data, self.file, self.where)
+            + document_problems(self._document(), data)
+        )
         if found:
             return found
         analysis = analysis_from_json(self.complete(data))

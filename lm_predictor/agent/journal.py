@@ -77,7 +77,12 @@ class Journal:
 
     def messages(self) -> list[dict]:
         "The conversation as the Messages API takes it"
-        return [{"role": kind, "content": value["content"] if kind == "assistant" else value} for row in self.rows for kind, value in row.items() if kind != "end"]
+        return [
+            {"role": kind, "content": value["content"] if kind == "assistant" else value}
+            for row in self.rows
+            for kind, value in row.items()
+            if kind != "end"
+        ]
 
     def answers(self) -> list[dict]:
         "The model's answers so far"

@@ -29,7 +29,10 @@ class Spent(AgentError):
     "A budget that is used up"
 
 # %% ../../nbs/agent/03_loop.ipynb #0a1f2799
-KINDS = {"input_tokens": "input", "output_tokens": "output", "cache_read_input_tokens": "cache_read", "cache_creation_input_tokens": "cache_write"}
+KINDS = {
+    "input_tokens": "input", "output_tokens": "output", "cache_read_input_tokens": "cache_read",
+    "cache_creation_input_tokens": "cache_write"
+}
 
 
 def tokens_of(usage: dict) -> int:
@@ -39,7 +42,9 @@ def tokens_of(usage: dict) -> int:
 # %% ../../nbs/agent/03_loop.ipynb #0956887f
 def cost_of(usage: dict, prices: dict) -> float:
     "What an answer cost; a kind of tokens without a price costs what input does"
-    return sum(int(usage.get(kind) or 0) * prices.get(name, prices.get("input", 0)) for kind, name in KINDS.items()) / 1e6
+    return (
+        sum(int(usage.get(kind) or 0) * prices.get(name, prices.get("input", 0)) for kind, name in KINDS.items()) / 1e6
+    )
 
 # %% ../../nbs/agent/03_loop.ipynb #b0b26871
 LEAST_OUTPUT = 1000  # tokens; an answer that may not even have these is not asked for
@@ -70,13 +75,19 @@ class Budget:
         for name in ("max_turns", "max_tokens", "max_seconds", "max_cost", "max_output"):
             value = getattr(self, name)
             if value is not None and not value < math.inf:
-                raise AgentError(f"a budget of {value} for {name.removeprefix('max_')} is no limit; it must be a number above 0")
+                raise AgentError(
+                    f"a budget of {value} for {name.removeprefix('max_')} is no limit; it must be a number above 0"
+                )
             if value is not None and value <= 0:
-                raise AgentError(f"a budget of {value:g} for {name.removeprefix('max_')} leaves nothing to spend; it must be above 0")
+                raise AgentError(
+                    f"a budget of {value:g} for {name.removeprefix('max_')} leaves nothing to spend; it must be above 0"
+                )
         if self.max_repairs < 0:
             raise AgentError(f"the number of repairs must be at least 0, got {self.max_repairs}")
         if self.max_cost is not None and not {"input", "output"} <= self.prices.keys():
-            raise AgentError("a limit of cost needs the prices of input and output tokens (--price INPUT,OUTPUT per million tokens)")
+            raise AgentError(
+                "a limit of cost needs the prices of input and output tokens (--price INPUT,OUTPUT per million tokens)"
+            )
 
     def take(self, reads: int = 0) -> Held:
         """Before a request that reads at most so many tokens: what it may use at most, held until `settle`; raises Spent.
@@ -99,25 +110,53 @@ class Budget:
         why = self._over()
         if why:
             return Held(), why, True
-        least, dear = min(self.max_output, LEAST_OUTPUT), max(self.prices.get(n, self.prices.get("input", 0)) for n in ("input", "cache_read", "cache_write")) / 1e6
-        price, tokens, cost = self.prices.get("output", 0) / 1e6, sum(h.reads + h.writes for h in self._held), sum(h.cost for h in self._held)
+        least, dear = (
+            min(self.max_output, LEAST_OUTPUT),
+            max(self.prices.get(n, self.prices.get("input", 0)) for n in ("input", "cache_read", "cache_write")) / 1e6
+        )
+        price, tokens, cost = (
+            self.prices.get("output", 0) / 1e6, sum(h.reads + h.writes for h in self._held),
+            sum(h.cost for h in self._held)
+        )
         rooms = [("tokens", self.tokens, self.max_tokens, tokens, reads + least, lambda left: left - reads)]
         if self.max_cost is not None:
-            rooms.append(("of cost", self.cost, self.max_cost, cost, reads * dear + least * price, lambda left: (left - reads * dear) / price if price else self.max_output))
+            rooms.append(
+                (
+                    "of cost", self.cost, self.max_cost, cost, reads * dear + least * price,
+                    lambda left: (left - reads * dear) / price if price else self.max_output
+                )
+            )
         writes = self.max_output
         for name, used, limit, in_flight, needs, most in rooms:
             if used + in_flight + needs > limit:
                 number = (lambda x: str(x)) if name == "tokens" else (lambda x: f"{x:.4g}")
-                return Held(), f"{number(used)} of {number(limit)} {name}, and the next request may take {number(needs)}", used + needs > limit
+                return (
+                    Held(), f"{number(used)} of {number(limit)} {name}, and the next request may take {number(needs)}",
+                    used + needs > limit
+                )
             writes = min(writes, int(most(limit - used - in_flight)))
         return Held(reads, writes, reads * dear + writes * price), "", False
 
     def _over(self) -> str:
         "What is used up, whatever the next request takes"
         seconds = time.monotonic() - self._start
-        return (self._stopped or (f"{self.turns} of {self.max_turns} turns" if self.turns >= self.max_turns else f"{self.tokens} of {self.max_tokens} tokens" if self.tokens >= self.max_tokens
-                else f"{seconds:.0f} of {self.max_seconds:g} seconds" if seconds >= self.max_seconds
-                else f"{self.cost:.4g} of {self.max_cost:g} of cost" if self.max_cost is not None and self.cost >= self.max_cost else ""))
+        return self._stopped or (
+            f"{self.turns} of {self.max_turns} turns"
+            if self.turns >= self.max_turns
+            else (
+                f"{self.tokens} of {self.max_tokens} tokens"
+                if self.tokens >= self.max_tokens
+                else (
+                    f"{seconds:.0f} of {self.max_seconds:g} seconds"
+                    if seconds >= self.max_seconds
+                    else (
+                        f"{self.cost:.4g} of {self.max_cost:g} of cost"
+                        if self.max_cost is not None and self.cost >= self.max_cost
+                        else ""
+                    )
+                )
+            )
+        )
 
     def check(self) -> None:
         "Raises Spent where nothing can be asked any more"
@@ -148,7 +187,9 @@ class Budget:
     def pause(self, seconds: float) -> None:
         "Wait; not beyond the limit of time, nor beyond `stop`. Raises Spent, at once where the time left does not suffice"
         if seconds >= self.seconds_left:
-            raise Spent(f"the budget is used up: {self._stopped or f'the server asks to wait {seconds:.0f} s, of {self.max_seconds:g} seconds {self.seconds_left:.0f} are left'}")
+            raise Spent(
+                f"the budget is used up: {self._stopped or f'the server asks to wait {seconds:.0f} s, of {self.max_seconds:g} seconds {self.seconds_left:.0f} are left'}"
+            )
         for n in range(math.ceil(seconds / 0.5)):
             if self._stopped:
                 break
@@ -173,18 +214,26 @@ MAX_PROBLEMS = 20
 def listed(problems: list) -> str:
     "Problems as the model reads them"
     more = len(problems) - MAX_PROBLEMS
-    return "\n".join(f"- {p}" for p in problems[:MAX_PROBLEMS]) + (f"\n- and {more} more of this kind" if more > 0 else "")
+    return "\n".join(f"- {p}" for p in problems[:MAX_PROBLEMS]) + (
+        f"\n- and {more} more of this kind" if more > 0 else ""
+    )
 
 # %% ../../nbs/agent/03_loop.ipynb #d2487207
-CHECK_TOOL = {"name": "check", "description": "Check work/analysis.json: schema, formulas, source lines, numbers. Lists what is wrong.",
-              "input_schema": {"type": "object", "required": [], "additionalProperties": False, "properties": {}}}
+CHECK_TOOL = {
+    "name": "check",
+    "description": "Check work/analysis.json: schema, formulas, source lines, numbers. Lists what is wrong.",
+    "input_schema": {"type": "object", "required": [], "additionalProperties": False, "properties": {}}
+}
 
 
 def request_of(model: str, system: str, journal: Journal, max_tokens: int) -> dict:
     "The next request; the instructions and tools, which all modules share, are marked for the provider's cache"
     cached = {"cache_control": {"type": "ephemeral"}}
     tools = [*TOOLS, CHECK_TOOL | cached]
-    return {"model": model, "max_tokens": max_tokens, "system": [{"type": "text", "text": system, **cached}], "tools": tools, "messages": journal.messages()}
+    return {
+        "model": model, "max_tokens": max_tokens, "system": [{"type": "text", "text": system, **cached}],
+        "tools": tools, "messages": journal.messages()
+    }
 
 # %% ../../nbs/agent/03_loop.ipynb #58218690
 UNSEEN = 2000  # tokens that a provider adds to a request by itself: descriptions of tools, marks between messages
@@ -233,7 +282,14 @@ def _tool(block: dict, box: Box, check: Callable | None) -> dict:
         if block["name"] == "check":
             checked_arguments("check", block["input"], [*TOOLS, CHECK_TOOL])
             problems = check(False)
-            return _result(block, f"{len(problems)} problems:\n{listed(problems)}" if problems else "nothing is wrong at the sizes that are shown")
+            return _result(
+                block,
+                (
+                    f"{len(problems)} problems:\n{listed(problems)}"
+                    if problems
+                    else "nothing is wrong at the sizes that are shown"
+                ),
+            )
         return _result(block, box.call(block["name"], block["input"]))
     except BoxError as e:
         return _result(block, str(e), True)
@@ -266,11 +322,22 @@ def _feed_back(problems: list, journal: Journal, budget: Budget) -> None:
     "Tell the model what is wrong, or end where it was told often enough"
     if _repairs(journal) >= budget.max_repairs:
         return _end(journal, False, f"still wrong after {budget.max_repairs} repairs: {problems[0]}", problems)
-    journal.append("user", [{"type": "text", "text": f"[repair] The check found {len(problems)} problem{'s' * (len(problems) > 1)}. Look at the source again, "
-                             f"correct work/analysis.md and work/analysis.json, then end your turn.\n{listed(problems)}"}])
+    journal.append(
+        "user",
+        [
+            {
+                "type": "text",
+                "text": f"[repair] The check found {len(problems)} problem{'s' * (len(problems) > 1)}. Look at the source again, "
+                f"correct work/analysis.md and work/analysis.json, then end your turn.\n{listed(problems)}",
+            }
+        ],
+    )
 
 # %% ../../nbs/agent/03_loop.ipynb #6d3ccdef
-_LAST_WORDS = {"refusal": "the model refused", "model_context_window_exceeded": "the conversation no longer fits the model's context"}
+_LAST_WORDS = {
+    "refusal": "the model refused",
+    "model_context_window_exceeded": "the conversation no longer fits the model's context"
+}
 
 
 def _answer(answer: dict, box: Box, check: Callable, journal: Journal, budget: Budget, stopped: Callable) -> None:
@@ -282,8 +349,12 @@ def _answer(answer: dict, box: Box, check: Callable, journal: Journal, budget: B
         return journal.append("user", "Go on.")
     if reason == "max_tokens":
         if _repairs(journal) >= budget.max_repairs:
-            return _end(journal, False, f"the answer was cut off at the output limit, after {budget.max_repairs} repairs")
-        return journal.append("user", [_result(b, _CUT, True) for b in calls] or [{"type": "text", "text": "[repair] " + _CUT}])
+            return _end(
+                journal, False, f"the answer was cut off at the output limit, after {budget.max_repairs} repairs"
+            )
+        return journal.append(
+            "user", [_result(b, _CUT, True) for b in calls] or [{"type": "text", "text": "[repair] " + _CUT}]
+        )
     if calls:
         return journal.append("user", [_tool(b, box, check) for b in calls])
     if stopped():
@@ -316,7 +387,8 @@ def run(
     model: str = "",
     show: Callable | None = None,  # called with (what happened, turns, tokens, cost) of this module
     stopped: Callable = lambda: "",  # why the agent says that it cannot do it; empty: it does not say so
-    again: bool = False,  # check what a conversation of this run that is finished came to, and go on with it where something is wrong now
+    # check what a conversation of this run that is finished came to, and go on with it where something is wrong now
+    again: bool = False,
 ) -> Result:
     "Ask, run tools, check, ask again, until nothing is wrong or something is used up"
     if not again:
@@ -337,7 +409,10 @@ def run(
             except Spent as e:  # may be raised for the next run: not the end of this conversation
                 return Result(False, str(e), *_figures(journal, budget))
         else:
-            _tell(show, ", ".join(b["name"] for b in last["content"] if b["type"] == "tool_use") or "check", journal, budget)
+            _tell(
+                show, ", ".join(b["name"] for b in last["content"] if b["type"] == "tool_use") or "check", journal,
+                budget
+            )
             _answer(last, box, check, journal, budget, stopped)
 
 # %% ../../nbs/agent/03_loop.ipynb #22237d3b
@@ -374,8 +449,10 @@ def sentence(error: Exception, model: str, base_url: str, attempts: int) -> str:
     kind = told.get("type") if isinstance(told, dict) else None
     if status == 404 and kind != "not_found_error":
         return f"{base_url} does not speak the Messages API (404)"
-    known = {401: "the API key is not accepted (401)", 402: "the account has no credit (402)", 403: "the API key may not do this (403)",
-             404: f"there is no model {model!r} at {base_url} (404)"}
+    known = {
+        401: "the API key is not accepted (401)", 402: "the account has no credit (402)",
+        403: "the API key may not do this (403)", 404: f"there is no model {model!r} at {base_url} (404)"
+    }
     if status in known:
         return f"{known[status]}: {detail}" if detail else known[status]
     tried = f" after {attempts + 1} attempts" if attempts else ""
@@ -407,7 +484,9 @@ def _once(client, request: dict, stream: bool, budget: Budget | None) -> dict:
     from anthropic import Timeout
     limit = {"timeout": Timeout(min(600.0, budget.seconds_left + 0.1), connect=10.0)} if budget else {}
     if not stream:
-        answer = client.messages.create(**request | {"max_tokens": min(request["max_tokens"], 16_000)}, **limit).to_dict()
+        answer = client.messages.create(
+            **request | {"max_tokens": min(request["max_tokens"], 16_000)}, **limit
+        ).to_dict()
     else:
         with client.messages.stream(**request, **limit) as events:
             answer = _streamed(events, budget)

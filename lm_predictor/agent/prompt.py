@@ -29,7 +29,9 @@ def agent_schema() -> dict:
     schema["title"] = "LM-Predictor analysis, as the agent writes it"
     schema["required"] = ["class_name", "parameters", "kernels"]
     kernel, variant = schema["$defs"]["kernel"], schema["properties"]["variants"]["items"]
-    kernel["required"] = ["kernel_type", "operation", "analysis", "line", "code", "flops", "matmul_flops", "memory_access"]
+    kernel["required"] = [
+        "kernel_type", "operation", "analysis", "line", "code", "flops", "matmul_flops", "memory_access"
+    ]
     for key in ("if", "else"):
         del kernel[key]
     for key in ("operators", "sub_kernels"):
@@ -47,13 +49,14 @@ def agent_schema() -> dict:
 _SAYS = {
     "mac": "A multiply-accumulate is {n} FLOPs: a matrix product (M, K) x (K, N) is {n}*M*K*N.",
     "elementwise": "An elementwise operation is {n} per output element, whatever it computes (also a bias that a product adds).",
-    "reduction": "A reduction is {n} per input element.",
-    "scan": "A selection or scan is {n} per input element.",
-    "softmax": "A softmax is {n} per element.",
-    "layer_norm": "A fused layer norm is {n} per element.",
-    "affine": "Its weight and its bias are {n} more per element each.",
+    "reduction": "A reduction is {n} per input element.", "scan": "A selection or scan is {n} per input element.",
+    "softmax": "A softmax is {n} per element.", "layer_norm": "A fused layer norm is {n} per element.",
+    "affine": "Its weight and its bias are {n} more per element each."
 }
-_KINDS = {"elementwise": ("pointwise",), "reduction": ("reduction",), "scan": ("select",), "softmax": ("softmax",), "layer_norm": ("norm",), "mac": ("matmul",), "affine": ()}
+_KINDS = {
+    "elementwise": ("pointwise",), "reduction": ("reduction",), "scan": ("select",), "softmax": ("softmax",),
+    "layer_norm": ("norm",), "mac": ("matmul",), "affine": ()
+}
 _FREE = ("copy", "gather", "create")  # kinds without FLOPs
 
 
@@ -61,7 +64,11 @@ def conventions_text() -> str:
     "The FLOP convention as sentences, from the one table"
     rows = []
     for key, n in CONVENTION.items():
-        names = sorted(name for name, (kind, _) in RULES.items() if kind in _KINDS[key] and not name.startswith(("_", "linalg_solve")))
+        names = sorted(
+            name
+            for name, (kind, _) in RULES.items()
+            if kind in _KINDS[key] and not name.startswith(("_", "linalg_solve"))
+        )
         rows.append(f"- {_SAYS[key].format(n=n)}" + (f" Operators: {', '.join(names)}." if names else ""))
     free = sorted(name for name, (kind, _) in RULES.items() if kind in _FREE and not name.startswith("_"))
     return "\n".join([*rows, f"- Casts, copies, views, gathers and creations are 0: {', '.join(free)}."])
@@ -73,9 +80,11 @@ def _names_text() -> str:
 # %% ../../nbs/agent/00_prompt.ipynb #1490eee3
 def _cases_text() -> str:
     base = [c for c in CASE_NAMES if not c.endswith(("_short", "_over", "_past"))]
-    return ("- `prefill`: `cache_len` is 0; `decode`: `seq_len` is 1; `extend`: neither\n- `_all` after it: logits of all positions rather than of the last one\n"
-            "- `_b1` after it: `batch_size` is 1 (copies that a batch of one does not need)\n"
-            f"- `_over`, `_past` after it: more tokens than a window that the cache keeps\n\nTheir names: {', '.join(f'`{c}`' for c in base)}.")
+    return (
+        "- `prefill`: `cache_len` is 0; `decode`: `seq_len` is 1; `extend`: neither\n- `_all` after it: logits of all positions rather than of the last one\n"
+        "- `_b1` after it: `batch_size` is 1 (copies that a batch of one does not need)\n"
+        f"- `_over`, `_past` after it: more tokens than a window that the cache keeps\n\nTheir names: {', '.join(f'`{c}`' for c in base)}."
+    )
 
 # %% ../../nbs/agent/00_prompt.ipynb #3cea3681
 PLACEHOLDER = re.compile(r"\{\{\s*\w+\s*\}\}")
@@ -97,9 +106,16 @@ def _filled(text: str, values: dict) -> str:
 # %% ../../nbs/agent/00_prompt.ipynb #2a2d2c28
 def instructions() -> str:
     "The agent's instructions, complete; raises PromptError"
-    template = importlib.resources.files("lm_predictor").joinpath("prompts/module_analysis.md").read_text(encoding="utf-8")
-    text = _filled(template, {"canonical_names": _names_text(), "conventions": conventions_text(), "cases": _cases_text(),
-                              "schema": f"```json\n{json.dumps(agent_schema(), indent=1)}\n```"})
+    template = (
+        importlib.resources.files("lm_predictor").joinpath("prompts/module_analysis.md").read_text(encoding="utf-8")
+    )
+    text = _filled(
+        template,
+        {
+            "canonical_names": _names_text(), "conventions": conventions_text(), "cases": _cases_text(),
+            "schema": f"```json\n{json.dumps(agent_schema(), indent=1)}\n```"
+        },
+    )
     left = PLACEHOLDER.search(text)
     if left:
         raise PromptError(f"{left[0]} is left in the instructions")
@@ -109,7 +125,10 @@ def instructions() -> str:
 def prompt_version() -> dict:
     "Version of the instructions, and the SHA-256 of their whole text"
     text = instructions()
-    return {"version": int(re.search(r"^Version (\d+)$", text, re.M)[1]), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return {
+        "version": int(re.search(r"^Version (\d+)$", text, re.M)[1]),
+        "sha256": hashlib.sha256(text.encode()).hexdigest()
+    }
 
 # %% ../../nbs/agent/00_prompt.ipynb #109b4cd1
 def task_text(
@@ -118,6 +137,12 @@ def task_text(
     callers: tuple = (),  # names of the parameters that references to it pass
 ) -> str:
     "The first message of a conversation about one class"
-    called = f"\nAnalyses of its callers pass these parameters by name; use the same names: {', '.join(callers)}." if callers else ""
-    return (f"Analyze `{class_name}`.\nIts class statement is in `{source['file']}`, lines {source['line_start']}-{source['line_end']} "
-            f"({source['package']} {source['version'].partition('+')[0]}).{called}\nWrite `work/analysis.md`, then `work/analysis.json`, and check it.")
+    called = (
+        f"\nAnalyses of its callers pass these parameters by name; use the same names: {', '.join(callers)}."
+        if callers
+        else ""
+    )
+    return (
+        f"Analyze `{class_name}`.\nIts class statement is in `{source['file']}`, lines {source['line_start']}-{source['line_end']} "
+        f"({source['package']} {source['version'].partition('+')[0]}).{called}\nWrite `work/analysis.md`, then `work/analysis.json`, and check it."
+    )

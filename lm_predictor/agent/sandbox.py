@@ -48,7 +48,9 @@ def _capped(rows: list, none: str) -> str:
 def split_path(path: object, what: str) -> list[str]:
     "The parts of a path inside the box; raises BoxError"
     if not isinstance(path, str) or not path:
-        raise BoxError(f"{what}: path must be a string such as transformers/models/llama/modeling_llama.py, got {_shown(path)}")
+        raise BoxError(
+            f"{what}: path must be a string such as transformers/models/llama/modeling_llama.py, got {_shown(path)}"
+        )
     if len(path) > MAX_PATH:
         raise BoxError(f"{what}: a path has at most {MAX_PATH} characters, got {len(path)}")
     if not path.isascii() or not path.isprintable() or set(path) & set("\\:~$%*?\"<>|`'"):
@@ -61,18 +63,44 @@ def split_path(path: object, what: str) -> list[str]:
 # %% ../../nbs/agent/01_sandbox.ipynb #4e1fe3f9
 _STRING, _INTEGER = {"type": "string"}, {"type": "integer"}
 TOOLS = [
-    {"name": "read", "description": f"Lines of a text file, each with its number. At most {MAX_LINES} at a time; says how many are left.",
-     "input_schema": {"type": "object", "required": ["path"], "additionalProperties": False,
-                      "properties": {"path": _STRING | {"description": "transformers/models/llama/modeling_llama.py"},
-                                     "offset": _INTEGER | {"description": "first line, from 1"}, "limit": _INTEGER | {"description": "how many lines"}}}},
-    {"name": "grep", "description": "Lines of .py files (or of one file) that match a regular expression, as path:line:text, sorted.",
-     "input_schema": {"type": "object", "required": ["pattern", "path"], "additionalProperties": False,
-                      "properties": {"pattern": _STRING, "path": _STRING | {"description": "file or directory to search"}}}},
-    {"name": "glob", "description": "Files whose path matches a pattern with * ? and **, sorted.",
-     "input_schema": {"type": "object", "required": ["pattern"], "additionalProperties": False,
-                      "properties": {"pattern": _STRING | {"description": "transformers/models/llama/*.py"}}}},
-    {"name": "write", "description": "Write a whole text file, work/NAME.md or work/NAME.json; replaces what was there.",
-     "input_schema": {"type": "object", "required": ["path", "content"], "additionalProperties": False, "properties": {"path": _STRING, "content": _STRING}}},
+    {
+        "name": "read",
+        "description": f"Lines of a text file, each with its number. At most {MAX_LINES} at a time; says how many are left.",
+        "input_schema": {
+            "type": "object",
+            "required": ["path"],
+            "additionalProperties": False,
+            "properties": {
+                "path": _STRING | {"description": "transformers/models/llama/modeling_llama.py"},
+                "offset": _INTEGER | {"description": "first line, from 1"},
+                "limit": _INTEGER | {"description": "how many lines"}
+            },
+        },
+    },
+    {
+        "name": "grep",
+        "description": "Lines of .py files (or of one file) that match a regular expression, as path:line:text, sorted.",
+        "input_schema": {
+            "type": "object", "required": ["pattern", "path"], "additionalProperties": False,
+            "properties": {"pattern": _STRING, "path": _STRING | {"description": "file or directory to search"}}
+        },
+    },
+    {
+        "name": "glob",
+        "description": "Files whose path matches a pattern with * ? and **, sorted.",
+        "input_schema": {
+            "type": "object", "required": ["pattern"], "additionalProperties": False,
+            "properties": {"pattern": _STRING | {"description": "transformers/models/llama/*.py"}}
+        },
+    },
+    {
+        "name": "write",
+        "description": "Write a whole text file, work/NAME.md or work/NAME.json; replaces what was there.",
+        "input_schema": {
+            "type": "object", "required": ["path", "content"], "additionalProperties": False,
+            "properties": {"path": _STRING, "content": _STRING}
+        },
+    },
 ]
 
 # %% ../../nbs/agent/01_sandbox.ipynb #916f3e00
@@ -86,10 +114,14 @@ def checked_arguments(name: str, given: object, tools: list = TOOLS) -> dict:
         raise BoxError(f"{name}: its input must be an object, got {_shown(given)}")
     for key, value in given.items():
         if key not in schema["properties"]:
-            raise BoxError(f"{name}: has no argument {_shown(key)}; it takes {', '.join(schema['properties']) or 'none'}")
+            raise BoxError(
+                f"{name}: has no argument {_shown(key)}; it takes {', '.join(schema['properties']) or 'none'}"
+            )
         wanted = schema["properties"][key]["type"]
         if not isinstance(value, str if wanted == "string" else int) or isinstance(value, bool):
-            raise BoxError(f"{name}: {key} must be {'a string' if wanted == 'string' else 'an integer'}, got {_shown(value)}")
+            raise BoxError(
+                f"{name}: {key} must be {'a string' if wanted == 'string' else 'an integer'}, got {_shown(value)}"
+            )
     missing = [key for key in schema["required"] if key not in given]
     if missing:
         raise BoxError(f"{name}: lacks {', '.join(missing)}")
@@ -102,7 +134,9 @@ def compiled(pattern: str) -> re.Pattern:
         raise BoxError(f"grep: a pattern has 1 to 200 characters, got {len(pattern)}")
     bare = re.sub(r"\[(?:\\.|[^\]\\])*\]", "c", re.sub(r"\\[^1-9]", "c", pattern))
     if re.search(r"\)\s*[*+?{]|\(\?|\\[1-9]", bare) or len(re.findall(r"[*+{]", bare)) > 3:
-        raise BoxError(f"grep: a pattern repeats no groups, refers back to none, and has at most three of * + {{, got {_shown(pattern)}")
+        raise BoxError(
+            f"grep: a pattern repeats no groups, refers back to none, and has at most three of * + {{, got {_shown(pattern)}"
+        )
     try:
         return re.compile(pattern)
     except re.error as e:
@@ -159,9 +193,23 @@ class Box:
         except OSError as e:
             raise BoxError(f"{what}: {path} cannot be opened ({(e.strerror or 'unknown reason').lower()})") from None
         about, directory = os.fstat(handle), f"{what}: {path} is a directory; use glob"
-        problem = (directory if stat.S_ISDIR(about.st_mode) else f"{what}: {path} is no regular file" if not stat.S_ISREG(about.st_mode)
-                   else f"{what}: {path} is a link to another file" if path.startswith("work/") and about.st_nlink > 1
-                   else f"{what}: {path} has {about.st_size} bytes, more than {MAX_FILE}" if about.st_size > MAX_FILE else "")
+        problem = (
+            directory
+            if stat.S_ISDIR(about.st_mode)
+            else (
+                f"{what}: {path} is no regular file"
+                if not stat.S_ISREG(about.st_mode)
+                else (
+                    f"{what}: {path} is a link to another file"
+                    if path.startswith("work/") and about.st_nlink > 1
+                    else (
+                        f"{what}: {path} has {about.st_size} bytes, more than {MAX_FILE}"
+                        if about.st_size > MAX_FILE
+                        else ""
+                    )
+                )
+            )
+        )
         if problem:
             os.close(handle)
             raise BoxError(problem)
@@ -185,7 +233,10 @@ class Box:
         shown = lines[offset - 1:offset - 1 + min(limit, MAX_LINES)]
         left = len(lines) - (offset - 1) - len(shown)
         rows = [f"{n:5d}  {_cut(line)}" for n, line in enumerate(shown, offset)]
-        return "\n".join(rows + ([f"({left} more lines; read on with offset={offset + len(shown)})"] if left else [])) or "(empty file)"
+        return (
+            "\n".join(rows + ([f"({left} more lines; read on with offset={offset + len(shown)})"] if left else []))
+            or "(empty file)"
+        )
 
     def _grep(self, pattern: str, path: str) -> str:
         wanted, hits, deadline = compiled(pattern), [], time.monotonic() + 20
@@ -213,10 +264,14 @@ class Box:
     def _glob(self, pattern: str) -> str:
         first, *parts = split_path(pattern.replace("*", "S").replace("?", "Q"), "glob")
         if first not in self.roots or pattern.split("/")[0] != first:
-            raise BoxError(f"glob: a pattern begins with {', '.join(f'{n}/' for n in self.roots)}; got {_shown(pattern)}")
+            raise BoxError(
+                f"glob: a pattern begins with {', '.join(f'{n}/' for n in self.roots)}; got {_shown(pattern)}"
+            )
         wanted, root = pattern.rstrip("/").split("/")[1:], self.roots[first]
         found = sorted(p.relative_to(root).as_posix() for p in _walk(root))
-        return _capped([f"{first}/{p}" for p in found if _matches(p.split("/"), wanted)], f"no file matches {_shown(pattern)}")
+        return _capped(
+            [f"{first}/{p}" for p in found if _matches(p.split("/"), wanted)], f"no file matches {_shown(pattern)}"
+        )
 
     def _write(self, path: str, content: str) -> str:
         parts = split_path(path, "write")

@@ -57,7 +57,10 @@ class Page(str):
 def table(columns: Iterable[str], rows: Iterable[Iterable]) -> Page:
     "A Markdown table; a column whose name ends with : is set right"
     columns = list(columns)
-    head = [f"| {' | '.join(c.rstrip(':') for c in columns)} |", f"|{'|'.join('---:' if c.endswith(':') else '---' for c in columns)}|"]
+    head = [
+        f"| {' | '.join(c.rstrip(':') for c in columns)} |",
+        f"|{'|'.join('---:' if c.endswith(':') else '---' for c in columns)}|"
+    ]
     return Page("\n".join([*head, *(f"| {' | '.join(map(str, row))} |" for row in rows)]))
 
 # %% ../../nbs/app/02_audit.ipynb #f8560702
@@ -89,7 +92,9 @@ def first_arguments(target: str, start: str, values: dict, case: str, db: Databa
         for ref in k.cost.flops.references:
             child = db.get(ref.class_name)
             given = {n: f.evaluate(values) for n, f in bind(ref, child, start, model).items()}
-            found = first_arguments(target, ref.class_name, {n: v for n, v in values.items() if n in _EVERYWHERE} | given, case, db, model)
+            found = first_arguments(
+                target, ref.class_name, {n: v for n, v in values.items() if n in _EVERYWHERE} | given, case, db, model
+            )
             if found is not None:
                 return found
     return None
@@ -116,10 +121,19 @@ class Audit:
     def _repr_markdown_(self) -> str:
         source, proof = self.analysis.source, self.analysis.verification
         at = ", ".join(f"{n} {self.values[n]:,}" for n in ("batch_size", "seq_len", "cache_len"))
-        rows = [("class", f"`{self.analysis.class_name}`"), ("source", f"[{source['file']}, lines {source['line_start']}-{source['line_end']}]({self.link(source['line_start'])}) "
-                 f"of {source['package']} {source['version']}"), ("sha256 of these lines", f"`{source['sha256']}`"),
-                ("made by", self.analysis.provenance.get("method", "hand")), ("status", f"{proof.get('status', 'unverified')}, {proof.get('date', 'never checked')}"),
-                ("shown in", f"{self.preset}, {self.case} ({at}, 16-bit)"), ("executed by", f"{sum(len(v.models) for v in self.analysis.variants)} kinds of models that have a record")]
+        rows = [
+            ("class", f"`{self.analysis.class_name}`"),
+            (
+                "source",
+                f"[{source['file']}, lines {source['line_start']}-{source['line_end']}]({self.link(source['line_start'])}) "
+                f"of {source['package']} {source['version']}",
+            ),
+            ("sha256 of these lines", f"`{source['sha256']}`"),
+            ("made by", self.analysis.provenance.get("method", "hand")),
+            ("status", f"{proof.get('status', 'unverified')}, {proof.get('date', 'never checked')}"),
+            ("shown in", f"{self.preset}, {self.case} ({at}, 16-bit)"),
+            ("executed by", f"{sum(len(v.models) for v in self.analysis.variants)} kinds of models that have a record"),
+        ]
         return table(("", ""), rows)
 
     def link(self, line: int, file: str = "") -> str:
@@ -127,7 +141,10 @@ class Audit:
         source = self.analysis.source
         file = file or source["file"]
         package = file.split("/")[0]
-        versions = {"transformers": ("https://github.com/huggingface/transformers/blob", "src/"), "torch": ("https://github.com/pytorch/pytorch/blob", "")}
+        versions = {
+            "transformers": ("https://github.com/huggingface/transformers/blob", "src/"),
+            "torch": ("https://github.com/pytorch/pytorch/blob", "")
+        }
         if package not in versions:
             return ""
         place, root = versions[package]
@@ -159,16 +176,27 @@ def audit(
     wanted = analyze(asked[1], db).record.id if asked else ""
     of = {m for v in analysis.variants for m in v.models}
     if wanted and wanted not in of:
-        raise AuditError(f"{name.rpartition('.')[2]} is not part of {model}; it is part of {', '.join(sorted(of)[:3])}{' and others' if len(of) > 3 else ''}")
+        raise AuditError(
+            f"{name.rpartition('.')[2]} is not part of {model}; it is part of {', '.join(sorted(of)[:3])}{' and others' if len(of) > 3 else ''}"
+        )
     types = sorted({m.rpartition("-")[0] for m in of if not wanted or m == wanted}, key=lambda t: (t != "llama", t))
-    found = (s for t in types for s in subjects(db, t) if s.record.id in of and (not wanted or s.record.id == wanted) and s.configs)
+    found = (
+        s
+        for t in types
+        for s in subjects(db, t)
+        if s.record.id in of and (not wanted or s.record.id == wanted) and s.configs
+    )
     subject = next(found, None)
     if subject is None:
         raise AuditError(f"{name} is in no model that can be built; `lm-predictor trace MODEL` makes a record of one")
     preset, config = asked or min(subject.configs, key=lambda c: _family(subject, c[0]))
     cost = analyze(config, db)
     if not seq_len:
-        seq_len = min(2048, cost.values["max_position_embeddings"] - cache_len) if "max_position_embeddings" in cost.record.parameters.names else 2048
+        seq_len = (
+            min(2048, cost.values["max_position_embeddings"] - cache_len)
+            if "max_position_embeddings" in cost.record.parameters.names
+            else 2048
+        )
     workload = Workload(batch_size, seq_len, cache_len)
     case, values, _ = cost.case_at(workload)
     given = first_arguments(name, subject.record.class_name, values, case, db, subject.record.id)
@@ -202,7 +230,13 @@ def source(page: Audit) -> Page:
         rows.append(_row(page, line, text.lines[line - 1], own, known.get(("", line))))
     for file, line in elsewhere:
         rows.append(_row(page, line, known[file, line].code.splitlines()[0], file, known[file, line]))
-    return table(("line:", "source", "FLOPs:", "bytes read:", "bytes written:", "own FLOPs", "own bytes read", "own bytes written"), rows)
+    return table(
+        (
+            "line:", "source", "FLOPs:", "bytes read:", "bytes written:", "own FLOPs", "own bytes read",
+            "own bytes written"
+        ),
+        rows,
+    )
 
 
 def _row(page: Audit, line: int, text: str, file: str, costs) -> tuple:
@@ -237,7 +271,9 @@ class _watching:
     "Within it, lines of one forward that run are added to `seen`, and what conditions ask about to `values`"
 
     def __init__(self, class_name, file, forward, tests, seen, values):
-        self.class_name, self.file, self.first = class_name, file, min([forward.lineno, *(d.lineno for d in forward.decorator_list)])
+        self.class_name, self.file, self.first = (
+            class_name, file, min([forward.lineno, *(d.lineno for d in forward.decorator_list)])
+        )
         self.tests, self.seen, self.values = tests, seen, values
 
     def __enter__(self):
@@ -301,14 +337,28 @@ def path(page: Audit) -> Page:
         inside = lambda body: {s.lineno for top in body for s in ast.walk(top) if isinstance(s, ast.stmt)}
         ways = []
         for case, seen in lines.items():
-            ways.append("not reached" if node.lineno not in seen else "taken" if inside(node.body) & seen else "skipped")
-        held = "; ".join(f"`{name}` is {', then '.join(found[:4])}" for name, found in values.get(node.lineno, {}).items() if found)
-        never = sorted(n for n in inside(node.body) | inside(node.orelse) if not any(n in seen for seen in lines.values()))
+            ways.append(
+                "not reached" if node.lineno not in seen else "taken" if inside(node.body) & seen else "skipped"
+            )
+        held = "; ".join(
+            f"`{name}` is {', then '.join(found[:4])}" for name, found in values.get(node.lineno, {}).items() if found
+        )
+        never = sorted(
+            n for n in inside(node.body) | inside(node.orelse) if not any(n in seen for seen in lines.values())
+        )
         shown = ", ".join(ways) if len(set(ways)) > 1 else ways[0] if ways else "not reached"
-        rows.append((f"[{node.lineno}]({page.link(node.lineno, own)})", code(ast.unparse(node.test)), held, shown, _spans(never)))
+        rows.append(
+            (
+                f"[{node.lineno}]({page.link(node.lineno, own)})", code(ast.unparse(node.test)), held, shown,
+                _spans(never)
+            )
+        )
     if not rows:
         return Page("The forward has no `if` statement.")
-    return table(("line:", "condition", "because", f"its body, in {', '.join(lines)}", "lines never run"), sorted(rows, key=lambda r: int(r[0][1:].partition("]")[0])))
+    return table(
+        ("line:", "condition", "because", f"its body, in {', '.join(lines)}", "lines never run"),
+        sorted(rows, key=lambda r: int(r[0][1:].partition("]")[0]))
+    )
 
 # %% ../../nbs/app/02_audit.ipynb #742061b9
 def latex_condition(text: str) -> str:
@@ -318,10 +368,17 @@ def latex_condition(text: str) -> str:
 # %% ../../nbs/app/02_audit.ipynb #2280bb75
 def parameters(page: Audit) -> Page:
     "Every symbol of the formulas: how it is typeset, what it means, where its value comes from, how large it is here"
-    used = set().union(*(k.cost.flops.names | k.cost.read.names | k.cost.write.names | k.repeat.names for k in page.kernels))
+    used = set().union(
+        *(k.cost.flops.names | k.cost.read.names | k.cost.write.names | k.repeat.names for k in page.kernels)
+    )
     told = {p.name: p for p in page.analysis.parameters}
-    rows = [(f"${symbol(n)}$", f"`{n}`", told[n].meaning if n in told else "", told[n].origin if n in told else "", number(page.values[n]) if n in page.values else "")
-            for n in sorted(used, key=lambda n: (list(told).index(n) if n in told else len(told), n))]
+    rows = [
+        (
+            f"${symbol(n)}$", f"`{n}`", told[n].meaning if n in told else "", told[n].origin if n in told else "",
+            number(page.values[n]) if n in page.values else ""
+        )
+        for n in sorted(used, key=lambda n: (list(told).index(n) if n in told else len(told), n))
+    ]
     notes = "".join(f"\n\nThe formulas assume ${latex_condition(a)}$." for a in page.variant.assumptions)
     return Page(table(("symbol", "name", "meaning", "comes from", "here:"), rows) + notes)
 
@@ -332,8 +389,17 @@ def operators(page: Audit) -> Page:
     for k in page.kernels:
         for i, o in enumerate(k.operators):
             label = f"[{k.line}]({page.link(k.line, k.file)})" if i == 0 else ""
-            rows.append((label, f"`{o.name}`", f"`{o.via.split(' ')[0]}`" if o.via else "", *map(inline, (o.cost.flops, o.cost.read, o.cost.write))))
-    return table(("line:", "operator", "in", "FLOPs", "bytes read", "bytes written"), rows) if rows else Page("It executes no operator of its own; all happens in what it calls.")
+            rows.append(
+                (
+                    label, f"`{o.name}`", f"`{o.via.split(' ')[0]}`" if o.via else "",
+                    *map(inline, (o.cost.flops, o.cost.read, o.cost.write))
+                )
+            )
+    return (
+        table(("line:", "operator", "in", "FLOPs", "bytes read", "bytes written"), rows)
+        if rows
+        else Page("It executes no operator of its own; all happens in what it calls.")
+    )
 
 # %% ../../nbs/app/02_audit.ipynb #9b5883b6
 class Picture:
@@ -360,8 +426,17 @@ def traffic(page: Audit) -> Picture | Page:
     axes = figure.subplots()
     places = range(len(rows))
     axes.barh(places, [sizes[0] for _, sizes, _ in rows], color="#0072B2", label="read")
-    axes.barh(places, [sizes[1] for _, sizes, _ in rows], left=[sizes[0] for _, sizes, _ in rows], color="#E69F00", label="written")
-    axes.set_yticks(list(places), [f"{line}  {text[:44]}{'...' if len(text) > 44 else ''}" for line, _, text in rows], family="monospace", fontsize=8)
+    axes.barh(
+        places,
+        [sizes[1] for _, sizes, _ in rows],
+        left=[sizes[0] for _, sizes, _ in rows],
+        color="#E69F00",
+        label="written",
+    )
+    axes.set_yticks(
+        list(places), [f"{line}  {text[:44]}{'...' if len(text) > 44 else ''}" for line, _, text in rows],
+        family="monospace", fontsize=8
+    )
     axes.invert_yaxis()
     axes.set_xlabel("MB (1e6 bytes) in one execution")
     figure.legend(loc="outside upper right", ncols=2, frameon=False)
@@ -377,8 +452,17 @@ def calls(page: Audit) -> Page:
         for ref in dict.fromkeys(r for f in k.cost for r in f.references):
             below = call_cost(ref, page.values, page.case, page.db, page.record.id, {})
             passed = ", ".join(f"${symbol(n)} = {latex(f)}$" for n, f in ref.kwargs if symbol(n) != latex(f))
-            rows.append((f"[{k.line}]({page.link(k.line, k.file)})", f"`{ref.class_name.rpartition('.')[2]}`", passed, *(number(below[m]) for m in (0, 2, 3))))
-    return table(("line:", "class", "passes", "FLOPs:", "bytes read:", "bytes written:"), rows) if rows else Page("It calls no other module.")
+            rows.append(
+                (
+                    f"[{k.line}]({page.link(k.line, k.file)})", f"`{ref.class_name.rpartition('.')[2]}`", passed,
+                    *(number(below[m]) for m in (0, 2, 3))
+                )
+            )
+    return (
+        table(("line:", "class", "passes", "FLOPs:", "bytes read:", "bytes written:"), rows)
+        if rows
+        else Page("It calls no other module.")
+    )
 
 # %% ../../nbs/app/02_audit.ipynb #c3b76689
 def agent(page: Audit, journal: Path | str = "") -> Page:
@@ -398,8 +482,14 @@ def agent(page: Audit, journal: Path | str = "") -> Page:
         said = f"From a recorded conversation, replayed by this cell; the assistant's turns: {head['assistant_turns']}.\n\n"
     if found is None:
         return Page(f"The agent has not analyzed this class here: `lm-predictor agent {name}` has it do so.")
-    rows = [(r.line, code(r.code.splitlines()[0]), *(number(figures[m]) if figures else "" for m in (0, 2, 3) for figures in (r.agent, r.trace)), "; ".join(r.notes) or "same")
-            for r in compare(found, page.analysis, page.db, page.values, page.case, page.variant)]
+    rows = [
+        (
+            r.line, code(r.code.splitlines()[0]),
+            *(number(figures[m]) if figures else "" for m in (0, 2, 3) for figures in (r.agent, r.trace)),
+            "; ".join(r.notes) or "same"
+        )
+        for r in compare(found, page.analysis, page.db, page.values, page.case, page.variant)
+    ]
     columns = [f"{figure} {who}:" for figure in ("FLOPs", "read", "written") for who in ("agent", "trace")]
     return Page(said + table(("line:", "source", *columns, "difference"), rows))
 
@@ -414,7 +504,10 @@ def checks(page: Audit) -> tuple[Page, list[Check]]:
         full = full_config(page.config)
         numbers = symbol_values(page.record, full.to_dict())
         alone = {} if of_config(page.analysis) else collect_alone(page.record, full, numbers)
-    evidence = Evidence(samples=samples(page.record, numbers, random.Random(0)), alone={n: rows for n, rows in alone.items() if n == name})
+    evidence = Evidence(
+        samples=samples(page.record, numbers, random.Random(0)),
+        alone={n: rows for n, rows in alone.items() if n == name}
+    )
     found = [source_check(page.analysis), *(c for n, c in class_checks(page.record, evidence, page.db) if n == name)]
     earlier = [(c, "in the record", "held") for c in page.analysis.verification.get("checks", ())]
     rows = [*((c.what, "now", "holds" if c.ok else f"**fails**: {c.detail}") for c in found), *earlier]
@@ -422,14 +515,33 @@ def checks(page: Audit) -> tuple[Page, list[Check]]:
 
 # %% ../../nbs/app/02_audit.ipynb #7bcd373f
 SECTIONS = (  # title, what is said above it, the cell
-    ("The source with its cost", "Each line of `forward()`: what it costs at these numbers with what it calls, then what its own operators cost as formulas. A line without a cost makes views, or only Python runs in it.", "source(page)"),
-    ("The path that was taken", "The model is built again without data and run in each phase. What a condition asked, what that was, and where it led.", "path(page)"),
+    (
+        "The source with its cost",
+        "Each line of `forward()`: what it costs at these numbers with what it calls, then what its own operators cost as formulas. A line without a cost makes views, or only Python runs in it.",
+        "source(page)"
+    ),
+    (
+        "The path that was taken",
+        "The model is built again without data and run in each phase. What a condition asked, what that was, and where it led.",
+        "path(page)"
+    ),
     ("Where the parameters come from", "", "parameters(page)"),
-    ("What each line executes", "One row per ATen operator, in order. The conventions (a multiply-accumulate is 2, a view costs nothing) are one table in `04_operators`.", "operators(page)"),
+    (
+        "What each line executes",
+        "One row per ATen operator, in order. The conventions (a multiply-accumulate is 2, a view costs nothing) are one table in `04_operators`.",
+        "operators(page)"
+    ),
     ("What moves", "", "traffic(page)"),
-    ("What it calls", "A call's cost is the record of the class that is called; nothing is counted twice.", "calls(page)"),
+    (
+        "What it calls", "A call's cost is the record of the class that is called; nothing is counted twice.",
+        "calls(page)"
+    ),
     ("The agent's reading", "", "agent(page)"),
-    ("The checks, again", "Run now, by this cell: the hash of the source, and every kernel against the recorded graph of the whole model at random sizes. What `lm-predictor verify` found before is in the record.", "shown, found = checks(page)\nassert all(c.ok for c in found), [c for c in found if not c.ok]\nshown"),
+    (
+        "The checks, again",
+        "Run now, by this cell: the hash of the source, and every kernel against the recorded graph of the whole model at random sizes. What `lm-predictor verify` found before is in the record.",
+        "shown, found = checks(page)\nassert all(c.ok for c in found), [c for c in found if not c.ok]\nshown"
+    ),
 )
 
 # %% ../../nbs/app/02_audit.ipynb #a99f4d40
@@ -438,7 +550,10 @@ def _markdown(text: str) -> dict:
 
 
 def _code(text: str) -> dict:
-    return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": text.splitlines(keepends=True)}
+    return {
+        "cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [],
+        "source": text.splitlines(keepends=True)
+    }
 
 # %% ../../nbs/app/02_audit.ipynb #3dcdad01
 def audit_notebook(
@@ -451,15 +566,24 @@ def audit_notebook(
     page = audit(class_name, model, db=db)
     name = page.analysis.class_name
     short, given = name.rpartition(".")[2], f", {model!r}" if model else ""
-    cells = [_markdown(f"# {short}\n\n> What does `{name}` cost, line by line, and why believe it?"),
-             _markdown(f"Written by `lm-predictor audit {name}{f' --model {model}' if model else ''}`; run it again to check every figure on it."),
-             _code("from lm_predictor.app.audit import agent, audit, calls, checks, operators, parameters, path, source, traffic"),
-             _code(f"page = audit({name!r}{given})\npage")]
+    cells = [
+        _markdown(f"# {short}\n\n> What does `{name}` cost, line by line, and why believe it?"),
+        _markdown(
+            f"Written by `lm-predictor audit {name}{f' --model {model}' if model else ''}`; run it again to check every figure on it."
+        ),
+        _code(
+            "from lm_predictor.app.audit import agent, audit, calls, checks, operators, parameters, path, source, traffic"
+        ),
+        _code(f"page = audit({name!r}{given})\npage"),
+    ]
     for title, above, cell in SECTIONS:
         cell = f"agent(page, {journal!r})" if journal and cell == "agent(page)" else cell
         cells += [_markdown(f"## {title}" + (f"\n\n{above}" if above else "")), _code(cell)]
-    return {"cells": [cell | {"id": f"{short.lower()[:40]}-{i}"} for i, cell in enumerate(cells)],
-            "metadata": {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}, "nbformat": 4, "nbformat_minor": 5}
+    return {
+        "cells": [cell | {"id": f"{short.lower()[:40]}-{i}"} for i, cell in enumerate(cells)],
+        "metadata": {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}},
+        "nbformat": 4, "nbformat_minor": 5
+    }
 
 # %% ../../nbs/app/02_audit.ipynb #63b7b904
 def write_audit(class_name: str, directory: Path, model: str = "", db: Database | None = None) -> Path:

@@ -41,13 +41,19 @@ def _count(text: str) -> int:
 
 # %% ../../nbs/app/06_cli.ipynb #f2edc86b
 def _trust_option(sub) -> None:
-    sub.add_argument("--trust-remote-code", action="store_true", help="run the modeling code that a model's config names in its auto_map, with all your rights")
+    sub.add_argument(
+        "--trust-remote-code", action="store_true",
+        help="run the modeling code that a model's config names in its auto_map, with all your rights"
+    )
 
 # %% ../../nbs/app/06_cli.ipynb #301c10c0
 def _console():
     from rich.console import Console
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 220
-    console = Console(width=width, highlight=False, soft_wrap=False, force_jupyter=False, force_terminal=None if sys.stdout.isatty() else False)
+    console = Console(
+        width=width, highlight=False, soft_wrap=False, force_jupyter=False,
+        force_terminal=None if sys.stdout.isatty() else False
+    )
     console.on_broken_pipe = _broken_pipe
     return console
 
@@ -64,8 +70,10 @@ def _table(columns: list, rows: list, title: str = "", footer: list | None = Non
     from rich.text import Text
     table = Table(box=box.SIMPLE_HEAD, title=None, show_footer=bool(footer), pad_edge=False, header_style="bold")
     for i, (header, justify) in enumerate(columns):
-        table.add_column(header, justify=justify, footer=Text(footer[i]) if footer else "", overflow="fold" if justify == "left" else "ellipsis",
-                         no_wrap=justify == "right")
+        table.add_column(
+            header, justify=justify, footer=Text(footer[i]) if footer else "",
+            overflow="fold" if justify == "left" else "ellipsis", no_wrap=justify == "right"
+        )
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     console = _console()
@@ -110,7 +118,9 @@ def _tail(path: str, width: int, dots: str = "…") -> str:
     ends = [(i, ".".join(names[i:])) for i in range(1, len(names))]
     shorter = [dots + (names[group] + dots if i > group else "") + end for i, end in ends]
     last = dots + names[-1] if len(names) > 1 else path
-    return next((text for text in (path, *shorter, last) if len(text) <= width), last[:max(0, width - len(dots))] + dots)
+    return next(
+        (text for text in (path, *shorter, last) if len(text) <= width), last[: max(0, width - len(dots))] + dots
+    )
 
 # %% ../../nbs/app/06_cli.ipynb #6b23a8af
 def _head(text: str, width: int, dots: str = "…") -> str:
@@ -148,7 +158,13 @@ def _wrapped(parts: list, width: int) -> list[str]:
     lines = [""]
     for part in parts:
         joined = f"{lines[-1]}  |  {part}" if lines[-1] else part
-        lines[-1:] = [joined] if len(joined) <= width else [*filter(None, lines[-1:]), *textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)]
+        lines[-1:] = (
+            [joined]
+            if len(joined) <= width
+            else [
+                *filter(None, lines[-1:]), *textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
+            ]
+        )
     return lines
 
 # %% ../../nbs/app/06_cli.ipynb #74d49265
@@ -197,13 +213,17 @@ def _shares(weights: tuple, header: str, whole: float | None = None) -> list:
     whole = whole if whole is not None else sum(weights)
     largest = max(weights, default=0) or 1
     bars = tuple(_bar_of(w / largest, BAR_WIDTH, "#" if _plain() else " ▏▎▍▌▋▊▉█") for w in weights)
-    return [_Column(header, tuple(f"{w / (whole or 1):.1%}" for w in weights)), _Column(BAR, bars, "", 2, 6, _shorter_bar, True)]
+    return [
+        _Column(header, tuple(f"{w / (whole or 1):.1%}" for w in weights)),
+        _Column(BAR, bars, "", 2, 6, _shorter_bar, True)
+    ]
 
 # %% ../../nbs/app/06_cli.ipynb #692ecd42
 def _kernel_columns(run, kernels, timed: bool, weigh) -> list:
     t, moved = run.totals, lambda k: k.read_bytes + k.write_bytes
     each = lambda f: tuple(f(k) for k in kernels)
-    where = lambda k: k.called_from if k.class_name.startswith("torch.nn.") and k.called_from else k.source  # linear.py says nothing
+    # linear.py says nothing
+    where = lambda k: k.called_from if k.class_name.startswith("torch.nn.") and k.called_from else k.source
     return [
         _Column("module", each(lambda k: k.path or "(model)"), "total", 0, 20, _tail, True),
         _Column("kernel", each(lambda k: k.operation), "", 1, 12, _head, True),
@@ -212,9 +232,20 @@ def _kernel_columns(run, kernels, timed: bool, weigh) -> list:
         _Column("FLOP", each(lambda k: _flop(k.flops)), _flop(t.flops), 4),
         _Column("read", each(lambda k: unit(k.read_bytes, "B")), unit(t.read_bytes, "B"), 5 if timed else 0),
         _Column("write", each(lambda k: unit(k.write_bytes, "B")), unit(t.write_bytes, "B"), 5 if timed else 0),
-        _Column("FLOP/B", each(lambda k: digits(k.flops / moved(k)) if moved(k) else "-"), digits(t.flops / (t.read_bytes + t.write_bytes)), 8),
-        *([_Column("time", each(lambda k: seconds(k.time_s)), seconds(t.time_s)), _Column("bound", each(lambda k: k.bound), "", 7, left=True)] if timed else []),
-        *_shares(each(weigh), "share" if timed else "bytes")]
+        _Column(
+            "FLOP/B", each(lambda k: digits(k.flops / moved(k)) if moved(k) else "-"),
+            digits(t.flops / (t.read_bytes + t.write_bytes)), 8
+        ),
+        *(
+            [
+                _Column("time", each(lambda k: seconds(k.time_s)), seconds(t.time_s)),
+                _Column("bound", each(lambda k: k.bound), "", 7, left=True)
+            ]
+            if timed
+            else []
+        ),
+        *_shares(each(weigh), "share" if timed else "bytes"),
+    ]
 
 
 def _flop(x: int) -> str:
@@ -229,29 +260,55 @@ def _short_source(source: str) -> str:
 def _headline(run) -> list:
     "What a table is about, as parts of a line; above it, what a reader must know"
     w = run.workload
-    bits = f"{w.w_bits}-bit" if w.w_bits == w.a_bits == w.kv_bits else f"weights {w.w_bits}, activations {w.a_bits}, KV {w.kv_bits} bit"
+    bits = (
+        f"{w.w_bits}-bit"
+        if w.w_bits == w.a_bits == w.kv_bits
+        else f"weights {w.w_bits}, activations {w.a_bits}, KV {w.kv_bits} bit"
+    )
     lines = [["NOT COUNTED: " + ", ".join(f"{o} ({at})" for o, at in run.uncounted)]] if run.uncounted else []
     lines += [[f"note: {n}"] for n in run.notes]
-    about = [f"{run.model}  {w.phase}: batch {w.batch_size}, {w.seq_len} new token{'s' * (w.seq_len > 1)}, {w.cache_len} cached", bits, run.execution, f"logits {w.logits}"]
+    about = [
+        f"{run.model}  {w.phase}: batch {w.batch_size}, {w.seq_len} new token{'s' * (w.seq_len > 1)}, {w.cache_len} cached",
+        bits, run.execution, f"logits {w.logits}"
+    ]
     if run.hardware:
         from lm_predictor.timing.hardware import compute_dtype
         dtype = compute_dtype(w.w_bits, w.a_bits, run.hardware)
-        about.append(f"{run.hardware.title}  ({dtype} {run.hardware.peak(dtype) / 1e12:,.4g} TFLOP/s, {run.hardware.memory_bandwidth / 1e9:,.4g} GB/s)")
+        about.append(
+            f"{run.hardware.title}  ({dtype} {run.hardware.peak(dtype) / 1e12:,.4g} TFLOP/s, {run.hardware.memory_bandwidth / 1e9:,.4g} GB/s)"
+        )
     return [*lines, about]
 
 # %% ../../nbs/app/06_cli.ipynb #a51a4d06
 def _totals(run, timed: bool) -> list:
     "The sums of a run, as parts of lines"
     t, w = run.totals, run.workload
-    lines = [["each row: one execution of the kernel; share: of all, count x " + ("time" if timed else "bytes moved")], [],
-             [f"FLOPs {t.flops:,} ({t.matmul_flops:,} in matrix products)", f"read {t.read_bytes:,} B", f"written {t.write_bytes:,} B"],
-             [f"weights {unit(t.weight_bytes, 'B')} ({run.parameters:,} parameters)", f"KV cache afterwards {unit(t.kv_cache_bytes, 'B')}"]]
+    lines = [
+        ["each row: one execution of the kernel; share: of all, count x " + ("time" if timed else "bytes moved")],
+        [],
+        [
+            f"FLOPs {t.flops:,} ({t.matmul_flops:,} in matrix products)", f"read {t.read_bytes:,} B",
+            f"written {t.write_bytes:,} B"
+        ],
+        [
+            f"weights {unit(t.weight_bytes, 'B')} ({run.parameters:,} parameters)",
+            f"KV cache afterwards {unit(t.kv_cache_bytes, 'B')}"
+        ],
+    ]
     if timed:
         memory, need = run.hardware.memory_bytes, t.weight_bytes + t.kv_cache_bytes
         lines[-1][-1] += f" of {unit(memory, 'B')} memory"
         rate = w.batch_size * (w.seq_len if w.phase != "decode" else 1) / t.time_s
-        lines.append([f"time {seconds(t.time_s)} ({digits(rate)} tokens/s): a roofline, the least that this device needs, not a measured time"])
-        lines += [[f"does not fit: weights and cache need {unit(need, 'B')}, {run.hardware.title} has {unit(memory, 'B')}"]] if need > memory else []
+        lines.append(
+            [
+                f"time {seconds(t.time_s)} ({digits(rate)} tokens/s): a roofline, the least that this device needs, not a measured time"
+            ]
+        )
+        lines += (
+            [[f"does not fit: weights and cache need {unit(need, 'B')}, {run.hardware.title} has {unit(memory, 'B')}"]]
+            if need > memory
+            else []
+        )
     return lines
 
 # %% ../../nbs/app/06_cli.ipynb #68573686
@@ -267,7 +324,9 @@ def _print_run(run, sort: str) -> None:
     kernels = sorted(run.kernels, key=lambda k: -weigh(k)) if sort == "cost" else run.kernels
     _print_lines(_headline(run))
     print()
-    _print_fitted(_kernel_columns(run, kernels, timed, weigh), [COLORS.get(k.bound, "") if timed else "blue" for k in kernels])
+    _print_fitted(
+        _kernel_columns(run, kernels, timed, weigh), [COLORS.get(k.bound, "") if timed else "blue" for k in kernels]
+    )
     _print_lines(_totals(run, timed))
 
 # %% ../../nbs/app/06_cli.ipynb #ed377712
@@ -294,9 +353,14 @@ def _print_tree(run) -> None:
         above.append(path)
     column = lambda i, f: tuple(f(row[i]) for row in rows)
     weights = column(5, float) if timed else tuple(row[3] + row[4] for row in rows)
-    columns = [_Column("module", column(0, str), "", 0, 22, _head, True), _Column("class", column(1, str), "", 5, 0, None, True), _Column("FLOP", column(2, _flop), "", 3),
-               _Column("read", column(3, lambda x: unit(x, "B")), "", 4), _Column("write", column(4, lambda x: unit(x, "B")), "", 4),
-               *([_Column("time", column(5, seconds))] if timed else []), *_shares(weights, "share" if timed else "bytes", weights[0])]
+    columns = [
+        _Column("module", column(0, str), "", 0, 22, _head, True),
+        _Column("class", column(1, str), "", 5, 0, None, True), _Column("FLOP", column(2, _flop), "", 3),
+        _Column("read", column(3, lambda x: unit(x, "B")), "", 4),
+        _Column("write", column(4, lambda x: unit(x, "B")), "", 4),
+        *([_Column("time", column(5, seconds))] if timed else []),
+        *_shares(weights, "share" if timed else "bytes", weights[0])
+    ]
     _print_lines(_headline(run))
     print()
     _print_fitted(columns, ["blue"] * len(rows))
@@ -323,9 +387,13 @@ class _Progress:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
         from lm_predictor.records.cases import CASE_NAMES
         if self.bar is None:
-            self.bar = Progress(TextColumn(self.what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
-                                console=Console(stderr=True), transient=True)
-            self.task = self.bar.add_task("", total=sum(not name.endswith(("_short", "_over", "_past")) for name in CASE_NAMES))
+            self.bar = Progress(
+                TextColumn(self.what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
+                TimeElapsedColumn(), console=Console(stderr=True), transient=True
+            )
+            self.task = self.bar.add_task(
+                "", total=sum(not name.endswith(("_short", "_over", "_past")) for name in CASE_NAMES)
+            )
             self.bar.start()
         self.bar.update(self.task, advance=1, description=case.name)
         if self.bar.finished:
@@ -356,18 +424,29 @@ def _picture(name: str):
 def _analyze_options(a) -> None:
     a.add_argument("model", metavar="MODEL", help="preset, Hugging Face id, or path of a config.json")
     a.add_argument("--batch-size", type=_count, default=1, metavar="N")
-    a.add_argument("--seq-len", type=_count, metavar="N", help="new tokens per sequence (default 2048; 1 with --cache-len)")
+    a.add_argument(
+        "--seq-len", type=_count, metavar="N", help="new tokens per sequence (default 2048; 1 with --cache-len)"
+    )
     a.add_argument("--cache-len", type=_count, default=0, metavar="N", help="tokens already in the KV cache")
     a.add_argument("--logits", choices=("last", "all"), default="last")
     a.add_argument("--execution", choices=("eager", "fused", "flash"), default="flash")
     a.add_argument("--hardware", metavar="NAME", help="device name, alias, or path of a device file")
     for name, what in (("w", "weights"), ("a", "activations"), ("kv", "cached keys and values")):
         a.add_argument(f"--{name}-bits", type=_count, default=16, metavar="N", help=f"bits of {what}: 4, 8, 16 or 32")
-    a.add_argument("--active-experts", type=float, metavar="N", help="experts per layer that some token reaches (default: expected under uniform routing)")
+    a.add_argument(
+        "--active-experts", type=float, metavar="N",
+        help="experts per layer that some token reaches (default: expected under uniform routing)"
+    )
     a.add_argument("--layers", action="store_true", help="the module tree instead of the kernels")
-    a.add_argument("--sort", choices=("cost", "order"), default="cost", help="rows largest first (default), or in order of execution")
+    a.add_argument(
+        "--sort", choices=("cost", "order"), default="cost",
+        help="rows largest first (default), or in order of execution"
+    )
     a.add_argument("--format", choices=("table", "json", "csv"), default="table")
-    a.add_argument("--plot", metavar="FILE", help="draw as well: the roofline with --hardware, else bytes by kernel; FILE ends in .png, .svg or .pdf")
+    a.add_argument(
+        "--plot", metavar="FILE",
+        help="draw as well: the roofline with --hardware, else bytes by kernel; FILE ends in .png, .svg or .pdf"
+    )
 
 # %% ../../nbs/app/06_cli.ipynb #5331d98d
 def _analyze(args) -> int:
@@ -376,8 +455,11 @@ def _analyze(args) -> int:
     cost = analyze(args.model, progress=_Progress("tracing"), trust_remote_code=args.trust_remote_code)
     positions = cost.values.get("max_position_embeddings", 2048)
     seq_len = args.seq_len if args.seq_len is not None else (1 if args.cache_len else min(2048, positions))
-    run = cost.at(batch_size=args.batch_size, seq_len=seq_len, cache_len=args.cache_len, logits=args.logits, execution=args.execution,
-                  w_bits=args.w_bits, a_bits=args.a_bits, kv_bits=args.kv_bits, active_experts=args.active_experts)
+    run = cost.at(
+        batch_size=args.batch_size, seq_len=seq_len, cache_len=args.cache_len, logits=args.logits,
+        execution=args.execution, w_bits=args.w_bits, a_bits=args.a_bits, kv_bits=args.kv_bits,
+        active_experts=args.active_experts
+    )
     if args.hardware:
         run = run.on(args.hardware)
     if draw:
@@ -404,9 +486,16 @@ def _inspect(args) -> int:
     for path, class_name, count, own in cost.record.modules:
         depth = path.count(".") + 1 if path else 0
         n, c = own.evaluate(cost.values), count.evaluate(cost.values)
-        rows.append(["  " * depth + (path.rsplit(".", 1)[-1] or "(model)"), class_name, f"{c}", f"{n:,}" if n else "", str(own) if n else ""])
-    _table([("module", "left"), ("class", "left"), ("count", "right"), ("parameters", "right"), ("formula", "left")], rows,
-           f"{cost.model}: {cost.parameters:,} parameters, {cost.record.class_name}")
+        rows.append(
+            [
+                "  " * depth + (path.rsplit(".", 1)[-1] or "(model)"), class_name, f"{c}", f"{n:,}" if n else "",
+                str(own) if n else ""
+            ]
+        )
+    _table(
+        [("module", "left"), ("class", "left"), ("count", "right"), ("parameters", "right"), ("formula", "left")],
+        rows, f"{cost.model}: {cost.parameters:,} parameters, {cost.record.class_name}"
+    )
     return 0
 
 # %% ../../nbs/app/06_cli.ipynb #e2977578
@@ -414,9 +503,15 @@ def _module_options(m) -> None:
     m.add_argument("cls", metavar="CLASS")
     m.add_argument("--model", default="", help="take the variant traced for this model")
     m.add_argument("--operators", action="store_true", help="show the ATen operators inside each line")
-    m.add_argument("--compare", action="store_true", help="the agent's analysis and the trace side by side, in numbers, with the reason of each difference")
+    m.add_argument(
+        "--compare", action="store_true",
+        help="the agent's analysis and the trace side by side, in numbers, with the reason of each difference"
+    )
     m.add_argument("--case", help="with --compare: prefill, decode, extend (default), each with _b1 or _all")
-    m.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="with --compare: give a parameter a number (repeatable)")
+    m.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="with --compare: give a parameter a number (repeatable)"
+    )
     m.add_argument("--format", choices=("table", "json"), default="table")
 
 
@@ -457,12 +552,30 @@ def _module(args) -> int:
     rows = []
     for k in variant.kernels:
         label = str(k.line) if not k.file else f"{_short_source(k.file)}:{k.line}"
-        notes = ([f"x {k.repeat}"] if str(k.repeat) != "1" else []) + [str(c) for c in k.when] + ([", ".join(k.phases)] if k.phases else [])
+        notes = (
+            ([f"x {k.repeat}"] if str(k.repeat) != "1" else [])
+            + [str(c) for c in k.when]
+            + ([", ".join(k.phases)] if k.phases else [])
+        )
         code = k.code.splitlines()[0] + (" ..." if "\n" in k.code else "")
-        rows.append([label, f"{code}\n{k.operation}" + (f"\n[{'; '.join(notes)}]" if notes else ""), *(_brief(f) for f in (k.cost.flops, k.cost.read, k.cost.write))])
+        rows.append(
+            [
+                label, f"{code}\n{k.operation}" + (f"\n[{'; '.join(notes)}]" if notes else ""),
+                *(_brief(f) for f in (k.cost.flops, k.cost.read, k.cost.write))
+            ]
+        )
         if args.operators:
-            rows += [["", f"  {o.name}" + (f" in {o.via.split(' ')[0]}" if o.via else ""), str(o.cost.flops), str(o.cost.read), str(o.cost.write)] for o in k.operators]
-    _table([("line", "right"), ("code", "left"), ("FLOPs", "left"), ("read (bytes)", "left"), ("written (bytes)", "left")], rows, title)
+            rows += [
+                [
+                    "", f"  {o.name}" + (f" in {o.via.split(' ')[0]}" if o.via else ""), str(o.cost.flops),
+                    str(o.cost.read), str(o.cost.write)
+                ]
+                for o in k.operators
+            ]
+    _table(
+        [("line", "right"), ("code", "left"), ("FLOPs", "left"), ("read (bytes)", "left"), ("written (bytes)", "left")],
+        rows, title
+    )
     for p in (p for p in analysis.parameters if p.name in variant.names()):
         print(f"  {p.name}: {p.meaning} ({p.origin})")
     for a in variant.assumptions:
@@ -475,8 +588,12 @@ def _workload(case: str, settings: list) -> tuple[dict, dict]:
     from lm_predictor.records.cases import CASE_NAMES
     if case not in CASE_NAMES:
         usual = [n for n in CASE_NAMES if not n.endswith(("_short", "_over", "_past"))]
-        raise UsageError(f"unknown case {case!r}; it is one of {', '.join(usual)}, and _short, _over or _past of these where a model has them")
-    given, fixed = {}, {"cache_len": "0"} if case.startswith("prefill") else {"seq_len": "1"} if case.startswith("decode") else {}
+        raise UsageError(
+            f"unknown case {case!r}; it is one of {', '.join(usual)}, and _short, _over or _past of these where a model has them"
+        )
+    given, fixed = {}, (
+        {"cache_len": "0"} if case.startswith("prefill") else {"seq_len": "1"} if case.startswith("decode") else {}
+    )
     fixed |= {"batch_size": "1"} if case.endswith("_b1") else {}
     for text in settings:
         name, eq, value = (part.strip() for part in text.partition("="))
@@ -501,11 +618,16 @@ def _compared_at(variants, agent, case: str, settings: list) -> tuple:
             raise UsageError(f"--set {name}: a comparison takes a whole number, got {value!r}")
     for variant in variants:
         flags = {n: 1 for k in variant.kernels for c in k.when for n in c.names} | {"use": 0}
-        values = sizes_for(variant.names() | agent.names(), variant.assumptions, case, flags | {n: int(v) for n, v in {**fixed, **given}.items()})
+        values = sizes_for(
+            variant.names() | agent.names(), variant.assumptions, case,
+            flags | {n: int(v) for n, v in {**fixed, **given}.items()}
+        )
         if values:
             return variant, list(given), values
     conditions = " or ".join(dict.fromkeys(", ".join(v.assumptions) for v in variants))
-    raise UsageError(f"no numbers fit {', '.join(f'{n}={v}' for n, v in given.items()) or 'this case'} and the conditions of the trace: {conditions}")
+    raise UsageError(
+        f"no numbers fit {', '.join(f'{n}={v}' for n, v in given.items()) or 'this case'} and the conditions of the trace: {conditions}"
+    )
 
 # %% ../../nbs/app/06_cli.ipynb #c24f42e7
 def _compare(name: str, db, model: str, case: str, settings: list) -> int:
@@ -518,13 +640,28 @@ def _compare(name: str, db, model: str, case: str, settings: list) -> int:
     trace, why = traced_analysis(name, db)
     if trace is None:
         raise UsageError(f"{name} has no trace to compare with: {why}")
-    variant, given, values = _compared_at([trace.variant(_variant_id(db, model))] if model else trace.variants, agent, case, settings)
+    variant, given, values = _compared_at(
+        [trace.variant(_variant_id(db, model))] if model else trace.variants, agent, case, settings
+    )
     rows = compare(agent, trace, db, values, case, variant)
     shown = lambda figures, m: "" if figures is None else f"{figures[m]:,}"
-    cells = [[r.line, r.code.splitlines()[0], *(shown(figures, m) for m in (0, 2, 3) for figures in (r.agent, r.trace)), "; ".join(r.notes) or "same"] for r in rows]
+    cells = [
+        [
+            r.line, r.code.splitlines()[0], *(shown(figures, m) for m in (0, 2, 3) for figures in (r.agent, r.trace)),
+            "; ".join(r.notes) or "same"
+        ]
+        for r in rows
+    ]
     at = ", ".join(f"{n} {values[n]}" for n in sorted({*variant.names(), *given}) if n in values)
-    columns = [("line", "right"), ("code", "left")] + [(f"{figure} {who}", "right") for figure in ("FLOPs", "read", "written") for who in ("agent", "trace")] + [("difference", "left")]
-    _table(columns, cells, f"{name}\nagent: {agent.provenance.get('model', '')} ({agent.verification.get('status', 'unverified')})\nin case {case}, in numbers, at {at}")
+    columns = (
+        [("line", "right"), ("code", "left")]
+        + [(f"{figure} {who}", "right") for figure in ("FLOPs", "read", "written") for who in ("agent", "trace")]
+        + [("difference", "left")]
+    )
+    _table(
+        columns, cells,
+        f"{name}\nagent: {agent.provenance.get('model', '')} ({agent.verification.get('status', 'unverified')})\nin case {case}, in numbers, at {at}"
+    )
     return 0
 
 # %% ../../nbs/app/06_cli.ipynb #98a71657
@@ -532,7 +669,9 @@ def _expand_options(e) -> None:
     e.add_argument("cls", metavar="CLASS")
     e.add_argument("--case", default="extend", help="which case: prefill, decode, extend, each with _b1 or _all")
     e.add_argument("--model", default="", help="take the variants traced for this model")
-    e.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter a number (repeatable)")
+    e.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter a number (repeatable)"
+    )
     e.add_argument("--format", choices=("table", "json"), default="table")
 
 
@@ -556,14 +695,21 @@ def _expand(args) -> int:
     given |= {n: v for n, v in fixed.items() if n in db.get(name).names()}
     tree = expand(name, db, given, args.case, _variant_id(db, args.model))
     if args.format == "json":
-        print(json.dumps({"class_name": name, "case": args.case, "kernels": [kernel_to_json(k) for k in tree]}, indent=1))
+        print(
+            json.dumps({"class_name": name, "case": args.case, "kernels": [kernel_to_json(k) for k in tree]}, indent=1)
+        )
         return 0
     from rich.text import Text
     console = _console()
     console.print(Text(f"{name}  ({args.case})"))
     _print_kernels(tree, 1, console)
     total = cost_of(tree)
-    console.print(Text(f"total\n  FLOPs {total.flops}\n  in matrix products {total.matmul_flops}\n  read {total.read}\n  written {total.write}"), soft_wrap=True)
+    console.print(
+        Text(
+            f"total\n  FLOPs {total.flops}\n  in matrix products {total.matmul_flops}\n  read {total.read}\n  written {total.write}"
+        ),
+        soft_wrap=True,
+    )
     return 0
 
 # %% ../../nbs/app/06_cli.ipynb #26f914bf
@@ -576,14 +722,19 @@ def _audit_options(u) -> None:
 def _audit(args) -> int:
     from lm_predictor.app.audit import write_audit
     path = write_audit(args.cls, Path(args.into), args.model)
-    print(f"{path}: run it in JupyterLab, or with `jupyter nbconvert --execute --inplace`; its cells need the trace and notebook extras")
+    print(
+        f"{path}: run it in JupyterLab, or with `jupyter nbconvert --execute --inplace`; its cells need the trace and notebook extras"
+    )
     return 0
 
 # %% ../../nbs/app/06_cli.ipynb #8d6a192f
 def _explore_options(x) -> None:
     x.add_argument("model", nargs="?", default="", metavar="MODEL")
     x.add_argument("--hardware", default="", metavar="NAME")
-    x.add_argument("--port", type=_count, metavar="N", help="port of the page on this machine (default 8866, or another where that is taken)")
+    x.add_argument(
+        "--port", type=_count, metavar="N",
+        help="port of the page on this machine (default 8866, or another where that is taken)"
+    )
     x.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
 
 
@@ -594,7 +745,9 @@ def _explore(args) -> int:
 # %% ../../nbs/app/06_cli.ipynb #44b433e7
 def _is_class(target: str) -> bool:
     parts = target.split(".")
-    return "/" not in target and len(parts) > 1 and not target.endswith(".json") and all(p.isidentifier() for p in parts)
+    return (
+        "/" not in target and len(parts) > 1 and not target.endswith(".json") and all(p.isidentifier() for p in parts)
+    )
 
 # %% ../../nbs/app/06_cli.ipynb #75530374
 def _traced(trace_class, name: str):
@@ -606,7 +759,9 @@ def _traced(trace_class, name: str):
     except TraceError as e:
         if name.partition(".")[0] in ("torch", "transformers") or "is no torch.nn.Module" in str(e):
             raise
-        raise UsageError(f"{name} cannot be traced, as only code of torch and transformers can; `lm-predictor agent {name}` has a language model read it") from None
+        raise UsageError(
+            f"{name} cannot be traced, as only code of torch and transformers can; `lm-predictor agent {name}` has a language model read it"
+        ) from None
     except ImportError as e:
         raise UsageError(f"{name} cannot be traced: {missing_package(e) or e}") from None
 
@@ -627,7 +782,9 @@ def _trace(args) -> int:
             raise UsageError(f"tracing needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
         analysis = _traced(trace_class, args.target)
         path = db.put(analysis)
-        print(f"{analysis.class_name}: {len(analysis.kernels)} kernels in {time.perf_counter() - start:.1f} s, stored in {path}")
+        print(
+            f"{analysis.class_name}: {len(analysis.kernels)} kernels in {time.perf_counter() - start:.1f} s, stored in {path}"
+        )
         return 0
     from lm_predictor.models.validation import check_numbers
     from lm_predictor.models.loading import load_config
@@ -635,7 +792,9 @@ def _trace(args) -> int:
     name, config = load_config(args.target, args.trust_remote_code)
     check_numbers(config)
     record, classes = trace_config(config, db, _Progress("tracing"))
-    print(f"{name}: {record.class_name}, {len(record.cases)} cases, {len(classes)} classes in {time.perf_counter() - start:.1f} s")
+    print(
+        f"{name}: {record.class_name}, {len(record.cases)} cases, {len(classes)} classes in {time.perf_counter() - start:.1f} s"
+    )
     for c in classes:
         print(f"  {c}")
     for a in record.assumptions:
@@ -648,7 +807,9 @@ def _trace(args) -> int:
 # %% ../../nbs/app/06_cli.ipynb #4b24d84b
 def _agent_options(g) -> None:
     g.add_argument("cls", nargs="?", metavar="CLASS")
-    g.add_argument("--model", default="", metavar="MODEL", help="every class that this model needs, instead of one CLASS")
+    g.add_argument(
+        "--model", default="", metavar="MODEL", help="every class that this model needs, instead of one CLASS"
+    )
     g.add_argument("--llm", default="", metavar="ID", help="the language model that is asked (default claude-opus-5-5)")
     g.add_argument("--base-url", default="", metavar="URL", help="another server that speaks the Messages API")
     g.add_argument("--recursive", action="store_true", help="also every class that is referred to and has no record")
@@ -658,12 +819,19 @@ def _agent_options(g) -> None:
         g.add_argument(f"--max-{name}", type=_count, metavar="N", help=f"stop after so many {what}")
     g.add_argument("--max-seconds", type=float, metavar="S", help="stop after so long")
     g.add_argument("--max-cost", type=float, metavar="X", help="stop after so much money; needs --price")
-    g.add_argument("--price", default="", metavar="IN,OUT", help="money per million input and output tokens; IN,OUT,READ,WRITE with those of the provider's cache")
+    g.add_argument(
+        "--price", default="", metavar="IN,OUT",
+        help="money per million input and output tokens; IN,OUT,READ,WRITE with those of the provider's cache"
+    )
 
 
 def _budget(args):
     from lm_predictor.agent.loop import AgentError, Budget
-    given = {f"max_{n}": v for n in ("turns", "tokens", "repairs", "seconds", "cost") if (v := getattr(args, f"max_{n}")) is not None}
+    given = {
+        f"max_{n}": v
+        for n in ("turns", "tokens", "repairs", "seconds", "cost")
+        if (v := getattr(args, f"max_{n}")) is not None
+    }
     if args.price:
         try:
             amounts = [float(x) for x in args.price.split(",")]
@@ -671,7 +839,9 @@ def _budget(args):
             if len(amounts) not in (2, 4) or min(amounts) < 0 or not all(map(math.isfinite, amounts)):
                 raise ValueError
         except ValueError:
-            raise AgentError(f"--price takes two amounts such as 3,15, got {args.price!r}; two more are those of cached input, read and written") from None
+            raise AgentError(
+                f"--price takes two amounts such as 3,15, got {args.price!r}; two more are those of cached input, read and written"
+            ) from None
     return Budget(**given)
 
 # %% ../../nbs/app/06_cli.ipynb #072b5321
@@ -722,7 +892,11 @@ def _said(outcome, db, priced: bool) -> str:
     from lm_predictor.agent.analyze import agent_record
     r = outcome.result
     spent = f", {r.turns} turns, {r.tokens:,} tokens" + (f", cost {r.cost:.4g}" if priced else "") if r else ""
-    why = outcome.why if outcome.status == "failed" else "; ".join(agent_record(outcome.class_name, db).verification.get("failed", ()))
+    why = (
+        outcome.why
+        if outcome.status == "failed"
+        else "; ".join(agent_record(outcome.class_name, db).verification.get("failed", ()))
+    )
     return f"{outcome.class_name}: {outcome.status}{spent}" + (f"; {why}" if why else "")
 
 # %% ../../nbs/app/06_cli.ipynb #f09d4db9
@@ -753,7 +927,11 @@ class _Watch:
         rows = [(name.rsplit(".", 1)[-1], *row) for name, row in self.rows.items()]
         if self.done:
             turns, _, tokens, cost = (sum(x) if i != 1 else "" for i, x in enumerate(zip(*self.done.values())))
-            counts = ", ".join(f"{n} {status}" for status in ("verified", "unverified", "failed") if (n := sum(row[1] == status for row in self.done.values())))
+            counts = ", ".join(
+                f"{n} {status}"
+                for status in ("verified", "unverified", "failed")
+                if (n := sum(row[1] == status for row in self.done.values()))
+            )
             rows.append((f"{len(self.done)} done", turns, counts, tokens, cost))
         for name, turns, what, tokens, cost in rows:
             table.add_row(name, str(turns), what, f"{tokens:,}", f"{cost:.3f}" if cost else "")
@@ -788,7 +966,9 @@ def _agent(args) -> int:
     send, watch = sdk_send(client_of(args.base_url), budget=budget), _Watch()
     try:
         with interrupts(lambda: budget.stop("interrupted")) as look:
-            outcomes = analyze_classes(todo, send, db, budget, recursive, args.jobs, llm=args.llm or LLM, force=args.force, show=watch)
+            outcomes = analyze_classes(
+                todo, send, db, budget, recursive, args.jobs, llm=args.llm or LLM, force=args.force, show=watch
+            )
             look()
     finally:
         watch.stop()
@@ -802,7 +982,11 @@ def _agent(args) -> int:
 def _print_checks(checks: list, more: int = 0) -> None:
     for c in checks:
         detail = f": {c.detail}" if not c.ok else f" ({c.detail})"
-        print(f"  {'ok  ' if c.ok else 'FAIL'} {c.what}" + (detail if len(detail) < 400 or "\n" in detail else f"{detail[:397]}...") * bool(c.detail), flush=True)
+        print(
+            f"  {'ok  ' if c.ok else 'FAIL'} {c.what}"
+            + (detail if len(detail) < 400 or "\n" in detail else f"{detail[:397]}...") * bool(c.detail),
+            flush=True,
+        )
     if more > 0:
         print(f"  and {more} more")
 
@@ -858,7 +1042,10 @@ def _conclude(models: dict, classes: dict, db, everything: bool, own: list = ())
             _print_checks(wrong[:3] if models else checks, len(wrong) - 3 if models else 0)
     for note in dict.fromkeys(notes):
         print(note)
-    print(f"{sum(counts.values())} records: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items(), reverse=True)))
+    print(
+        f"{sum(counts.values())} records: "
+        + ", ".join(f"{n} {status}" for status, n in sorted(counts.items(), reverse=True))
+    )
     return 2 if counts.keys() - {"verified"} else 0
 
 # %% ../../nbs/app/06_cli.ipynb #bbad1214
@@ -880,18 +1067,27 @@ def _verify(args) -> int:
     db = Database()
     if args.target and _is_class(args.target):
         name = args.target if args.target in db else db.resolve(args.target)
-        return _conclude({}, {} if _by_agent(name, db) else {name: prove_class(name, db)}, db, args.all, [name] if _by_agent(name, db) else [])
+        return _conclude(
+            {}, {} if _by_agent(name, db) else {name: prove_class(name, db)}, db, args.all,
+            [name] if _by_agent(name, db) else []
+        )
     todo, models, classes = subjects(db) if args.all else [_subject(args.target, db, args.trust_remote_code)], {}, {}
     kept = Kept(db) if args.all else None
     if kept:
-        print(f"going on with a run that was interrupted, {len(kept)} of {sum(len(s.configs) for s in todo)} models done", file=sys.stderr)
+        print(
+            f"going on with a run that was interrupted, {len(kept)} of {sum(len(s.configs) for s in todo)} models done",
+            file=sys.stderr
+        )
     with _bar("verifying", sum(max(len(s.configs), 1) for s in todo)) as advance:
         for i, outcome in enumerate(proofs(todo, db, args.jobs, kept)):
             subject = next(s for s in todo if s.record.id == outcome.record_id)
             advance(max(len(subject.configs), 1), outcome.record_id)
             wrong = [c for c in outcome.checks if not c.ok]
             about = ", ".join(name for name, _ in subject.configs)
-            print(f"[{i + 1}/{len(todo)}] {outcome.record_id}: {len(outcome.checks) - len(wrong)} of {len(outcome.checks)} checks hold, {outcome.seconds:.1f} s ({about})", flush=True)
+            print(
+                f"[{i + 1}/{len(todo)}] {outcome.record_id}: {len(outcome.checks) - len(wrong)} of {len(outcome.checks)} checks hold, {outcome.seconds:.1f} s ({about})",
+                flush=True
+            )
             _print_checks(wrong[:3] if args.all else outcome.checks, len(wrong) - 3 if args.all else 0)
             models[outcome.record_id] = outcome.checks
             for name, checks in outcome.classes.items():
@@ -912,9 +1108,21 @@ def _hardware_options(h) -> None:
 def _hardware(args) -> int:
     from lm_predictor.timing.hardware import hardware_names, load_hardware
     if not args.name:
-        rows = [(h := load_hardware(n)) and [n, h.title, unit(h.memory_bytes, "B"), f"{unit(h.memory_bandwidth, 'B')}/s",
-                                             ", ".join(f"{d} {p / 1e12:,.4g}" for d, p in h.peaks)] for n in hardware_names()]
-        _table([("name", "left"), ("device", "left"), ("memory", "right"), ("bandwidth", "right"), ("matrix peaks (TFLOP/s)", "left")], rows)
+        rows = [
+            (h := load_hardware(n))
+            and [
+                n, h.title, unit(h.memory_bytes, "B"), f"{unit(h.memory_bandwidth, 'B')}/s",
+                ", ".join(f"{d} {p / 1e12:,.4g}" for d, p in h.peaks)
+            ]
+            for n in hardware_names()
+        ]
+        _table(
+            [
+                ("name", "left"), ("device", "left"), ("memory", "right"), ("bandwidth", "right"),
+                ("matrix peaks (TFLOP/s)", "left")
+            ],
+            rows,
+        )
         return 0
     h = load_hardware(args.name)
     sources = dict(h.sources)
@@ -927,20 +1135,29 @@ def _hardware(args) -> int:
 # %% ../../nbs/app/06_cli.ipynb #a18a3d7a
 def _models(args) -> int:
     from lm_predictor.models.hub import presets
-    rows = [[p["model"], ", ".join(p["aliases"]), p["config"]["model_type"], f"{p['published_parameters']:,}"] for p in presets().values()]
+    rows = [
+        [p["model"], ", ".join(p["aliases"]), p["config"]["model_type"], f"{p['published_parameters']:,}"]
+        for p in presets().values()
+    ]
     _table([("model", "left"), ("alias", "left"), ("type", "left"), ("parameters", "right")], rows)
     return 0
 
 # %% ../../nbs/app/06_cli.ipynb #7fcf37c4
 def _record_row(path: Path, data: dict, place: str) -> list:
     proof, classes = data.get("verification", {}), {c[1] for case in data["cases"].values() for c in case["calls"]}
-    return [path.stem, data["class_name"].rsplit(".", 1)[-1], f"{len(classes)}", f"{len(data['cases'])}", proof.get("status", "unverified"), proof.get("date", ""), place]
+    return [
+        path.stem, data["class_name"].rsplit(".", 1)[-1], f"{len(classes)}", f"{len(data['cases'])}",
+        proof.get("status", "unverified"), proof.get("date", ""), place
+    ]
 
 
 def _class_row(path: Path, data: dict, place: str) -> list:
     proof, variants = data.get("verification", {}), [data, *data.get("variants", ())]
-    return [path.stem, f"{sum(len(v['kernels']) for v in variants)}", f"{len(variants)}", f"{sum(len(v.get('models', ())) for v in variants)}",
-            proof.get("status", "unverified"), proof.get("date", ""), place]
+    return [
+        path.stem, f"{sum(len(v['kernels']) for v in variants)}", f"{len(variants)}",
+        f"{sum(len(v.get('models', ())) for v in variants)}", proof.get("status", "unverified"), proof.get("date", ""),
+        place
+    ]
 
 # %% ../../nbs/app/06_cli.ipynb #8abd8064
 def _list(db) -> int:
@@ -953,12 +1170,30 @@ def _list(db) -> int:
                 if folder or "." in path.stem:
                     place = "shipped" if directory == db.shipped else "yours"
                     try:
-                        found.append(_record_row(path, read_json(path), place) if folder else _class_row(path, read_json(path), place))
+                        found.append(
+                            _record_row(path, read_json(path), place)
+                            if folder
+                            else _class_row(path, read_json(path), place)
+                        )
                     except (LookupError, ValueError, TypeError, AttributeError) as e:
-                        found.append([path.stem, *[""] * 3, f"BROKEN: {e if isinstance(e, DatabaseError) else 'see `lm-predictor db check`'}", "", place])
-    columns = lambda *names: [(n, "right" if n in ("classes", "cases", "kernels", "variants", "models") else "left") for n in names]
-    _table(columns("record", "model", "classes", "cases", "status", "date", "where"), rows["models"], f"{len(rows['models'])} model records")
-    _table(columns("class", "kernels", "variants", "models", "status", "date", "where"), sorted(rows[""]), f"{len(rows[''])} class records")
+                        found.append(
+                            [
+                                path.stem, *[""] * 3,
+                                f"BROKEN: {e if isinstance(e, DatabaseError) else 'see `lm-predictor db check`'}", "",
+                                place
+                            ]
+                        )
+    columns = lambda *names: [
+        (n, "right" if n in ("classes", "cases", "kernels", "variants", "models") else "left") for n in names
+    ]
+    _table(
+        columns("record", "model", "classes", "cases", "status", "date", "where"), rows["models"],
+        f"{len(rows['models'])} model records"
+    )
+    _table(
+        columns("class", "kernels", "variants", "models", "status", "date", "where"), sorted(rows[""]),
+        f"{len(rows[''])} class records"
+    )
     return 0
 
 # %% ../../nbs/app/06_cli.ipynb #06a03e8c
@@ -967,8 +1202,15 @@ def _check_files(db) -> int:
     from lm_predictor.records.database import read_json
     from lm_predictor.cost.expand import reachable
     from lm_predictor.records.model import check_record
-    paths = [p for directory in dict.fromkeys((db.overlay, db.shipped)) for p in sorted((directory / "models").glob("*.json"))]
-    checks = [*((check_record, lambda p=p: (read_json(p), str(p))) for p in paths), *((reachable, lambda n=n: (n, db)) for n in db.names())]
+    paths = [
+        p
+        for directory in dict.fromkeys((db.overlay, db.shipped))
+        for p in sorted((directory / "models").glob("*.json"))
+    ]
+    checks = [
+        *((check_record, lambda p=p: (read_json(p), str(p))) for p in paths),
+        *((reachable, lambda n=n: (n, db)) for n in db.names())
+    ]
     broken = {}
     for check, arguments in checks:
         try:
@@ -977,7 +1219,9 @@ def _check_files(db) -> int:
             broken.setdefault(" ".join(str(e).split()))
     for reason in broken:
         print(reason, file=sys.stderr)
-    print(f"{len(paths)} model record{'s' * (len(paths) != 1)} and {len(db.names())} class record{'s' * (len(db.names()) != 1)}: {f'{len(broken)} broken' if broken else 'all in order'}")
+    print(
+        f"{len(paths)} model record{'s' * (len(paths) != 1)} and {len(db.names())} class record{'s' * (len(db.names()) != 1)}: {f'{len(broken)} broken' if broken else 'all in order'}"
+    )
     return 2 if broken else 0
 
 # %% ../../nbs/app/06_cli.ipynb #eb09711d
@@ -989,8 +1233,10 @@ class _Building:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-            self.bar = Progress(TextColumn("tracing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
-                                console=Console(stderr=True), transient=True)
+            self.bar = Progress(
+                TextColumn("tracing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                TextColumn("{task.description}"), console=Console(stderr=True), transient=True
+            )
             self.task = self.bar.add_task("", total=total)
             self.bar.start()
 
@@ -1000,7 +1246,12 @@ class _Building:
             return
         for o in outcomes[self.shown:]:
             self.shown += 1
-            print(f"[{self.shown}/{self.total}] {o.name}: {o.status} {o.text}" + (f" ({o.seconds:.1f} s)" if o.status != "kept" else ""), file=sys.stderr, flush=True)
+            print(
+                f"[{self.shown}/{self.total}] {o.name}: {o.status} {o.text}"
+                + (f" ({o.seconds:.1f} s)" if o.status != "kept" else ""),
+                file=sys.stderr,
+                flush=True,
+            )
 
     def stop(self) -> None:
         if self.bar:
@@ -1026,21 +1277,34 @@ def _build(args, directory: Path) -> int:
     for o in failed:
         print(f"lm-predictor: {o.name}: {o.text}", file=sys.stderr)
     made, kept = (sum(o.status == s for o in outcomes) for s in ("made", "kept"))
-    print(f"{made} traced, {kept} already there, {len(failed)} failed in {time.perf_counter() - start:.0f} s; {directory}")
+    print(
+        f"{made} traced, {kept} already there, {len(failed)} failed in {time.perf_counter() - start:.0f} s; {directory}"
+    )
     return 2 if failed else 0
 
 # %% ../../nbs/app/06_cli.ipynb #2528f2e5
 def _db_options(d) -> None:
-    actions = d.add_subparsers(dest="action", metavar="ACTION", parser_class=_Parser, help="list (default), check, build")
+    actions = d.add_subparsers(
+        dest="action", metavar="ACTION", parser_class=_Parser, help="list (default), check, build"
+    )
     d.set_defaults(action="list")
     actions.add_parser("list", help="the records: kinds of models, classes, status and dates", allow_abbrev=False)
     actions.add_parser("check", help="every file against its schema, formulas and references", allow_abbrev=False)
-    b = actions.add_parser("build", help="trace presets and model types into a directory; goes on where it was interrupted", allow_abbrev=False)
+    b = actions.add_parser(
+        "build", help="trace presets and model types into a directory; goes on where it was interrupted",
+        allow_abbrev=False
+    )
     b.add_argument("names", nargs="*", metavar="NAME", help="these presets and model types (default: all presets)")
-    b.add_argument("--types", action="store_true", help="every causal language model type of the installed transformers as well")
+    b.add_argument(
+        "--types", action="store_true", help="every causal language model type of the installed transformers as well"
+    )
     b.add_argument("--into", metavar="DIR", help="directory to write (default: your own database)")
-    b.add_argument("--jobs", type=_count, metavar="N", help="processes at once (default: the processors of this machine)")
-    b.add_argument("--timeout", type=_count, default=600, metavar="S", help="seconds that one model may take (default 600)")
+    b.add_argument(
+        "--jobs", type=_count, metavar="N", help="processes at once (default: the processors of this machine)"
+    )
+    b.add_argument(
+        "--timeout", type=_count, default=600, metavar="S", help="seconds that one model may take (default 600)"
+    )
     b.add_argument("--force", action="store_true", help="remove what is already there and trace it again")
 
 
@@ -1054,7 +1318,11 @@ def _db(args) -> int:
 # %% ../../nbs/app/06_cli.ipynb #9aad5507
 def parser() -> argparse.ArgumentParser:
     "The command line"
-    top = _Parser(prog="lm-predictor", description="What a language model costs, operation by operation, read from its own source.", allow_abbrev=False)
+    top = _Parser(
+        prog="lm-predictor",
+        description="What a language model costs, operation by operation, read from its own source.",
+        allow_abbrev=False
+    )
     top.add_argument("--version", action="version", version=f"lm-predictor {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     for name, help, function, *options in (

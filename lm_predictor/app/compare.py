@@ -17,7 +17,10 @@ from ..records.analysis import Analysis, Variant
 __all__ = ['convention_of', 'convention_note', 'operator_note', 'Row', 'compare']
 
 # %% ../../nbs/app/01_compare.ipynb #605cd93b
-_KEYS = {"pointwise": "elementwise", "reduction": "reduction", "select": "scan", "softmax": "softmax", "norm": "layer_norm", "matmul": "mac"}
+_KEYS = {
+    "pointwise": "elementwise", "reduction": "reduction", "select": "scan", "softmax": "softmax", "norm": "layer_norm",
+    "matmul": "mac"
+}
 
 
 def convention_of(operator: str) -> str:
@@ -91,5 +94,10 @@ def compare(agent: Analysis, trace: Analysis, db: Database, values: dict, case: 
         a, b = ours.get(place), theirs.get(place)
         operators = [o for i in (b.kernels if b else ()) for o in _operators(variant.kernels[i], values)]
         notes = tuple(n for n in (_why(a or Line(), b or Line(), m, operators) for m in range(4)) if n)
-        rows.append(Row(*place, (b or a).code, a and a.whole, b and b.whole, tuple(dict.fromkeys((*_calls(a or Line(), b or Line()), *notes)))))
+        rows.append(
+            Row(
+                *place, (b or a).code, a and a.whole, b and b.whole,
+                tuple(dict.fromkeys((*_calls(a or Line(), b or Line()), *notes)))
+            )
+        )
     return rows

@@ -49,8 +49,10 @@ class View:
 def command(view: View) -> str:
     "The one line that reproduces a view"
     w, usual = view.workload, Workload()
-    words = ["lm-predictor", "analyze", view.model, "--batch-size", w.batch_size, "--seq-len", w.seq_len, "--cache-len", w.cache_len,
-             "--execution", view.execution, "--hardware", view.hardware]
+    words = [
+        "lm-predictor", "analyze", view.model, "--batch-size", w.batch_size, "--seq-len", w.seq_len, "--cache-len",
+        w.cache_len, "--execution", view.execution, "--hardware", view.hardware
+    ]
     for name in ("logits", "w_bits", "a_bits", "kv_bits", "active_experts"):
         if getattr(w, name) != getattr(usual, name):
             words += [f"--{name.replace('_', '-')}", getattr(w, name)]
@@ -70,8 +72,10 @@ def evaluate(view: View, most: int = MOST_OPERATORS) -> Run:
     cost, device = _cost(view.model), load_hardware(view.hardware)
     operators = len(cost.record.graph(cost.case_at(view.workload)[0]).nodes)
     if operators > most:
-        raise ModelError(f"{view.model} executes {operators:,} operators that differ, more than the {most:,} that this page follows; "
-                         f"in a terminal they are listed by `{command(view)}`")
+        raise ModelError(
+            f"{view.model} executes {operators:,} operators that differ, more than the {most:,} that this page follows; "
+            f"in a terminal they are listed by `{command(view)}`"
+        )
     return cost.at(view.workload, view.execution).on(device)
 
 # %% ../../nbs/app/04_explorer.ipynb #2f4d9280
@@ -89,7 +93,10 @@ def tokens_per_s(run: Run) -> float:
 # %% ../../nbs/app/04_explorer.ipynb #9fc24717
 def bound(run: Run) -> tuple[str, float]:
     "What bounds most of the time, compute or memory, and its share of the time"
-    share = {b: math.fsum(k.time_s * k.count for k in run.kernels if k.bound == b) / run.time_s for b in ("compute", "memory")}
+    share = {
+        b: math.fsum(k.time_s * k.count for k in run.kernels if k.bound == b) / run.time_s
+        for b in ("compute", "memory")
+    }
     return max(share.items(), key=lambda item: item[1])
 
 # %% ../../nbs/app/04_explorer.ipynb #af1a302e
@@ -101,12 +108,34 @@ def headline(run: Run) -> str:
     "Time, tokens per second, FLOPs, bytes and what bounds the time, as HTML"
     t, w, (limit, share) = run.totals, run.workload, bound(run)
     moved, rate = t.read_bytes + t.write_bytes, tokens_per_s(run)
-    return f'<h4>{escape(subject(run))}, on {escape(run.hardware.title)}</h4><div class="lmp-cards">' + "".join((
-        _card("time", seconds(run.time_s, "µ"), f"{run.time_s} s", {"prefill": "for the prompt", "decode": "per decode step"}.get(w.phase, "for the new tokens") + ", at least"),
-        _card("rate", digits(rate), f"{rate} tokens/s", f"tokens/s {'generated' if w.phase == 'decode' else 'processed'}, at most"),
-        _card("flops", unit(t.flops, "FLOP"), f"{t.flops:,} FLOPs", f"{t.matmul_flops / t.flops:.1%} in matrix products"),
-        _card("bytes", unit(moved, "B"), f"{moved:,} bytes", f"{unit(t.read_bytes, 'B')} read, {unit(t.write_bytes, 'B')} written"),
-        _card("bound", limit, f"{share:.4%} of the time", f"bounds {share:.0%} of the time"))) + "</div>"
+    return (
+        f'<h4>{escape(subject(run))}, on {escape(run.hardware.title)}</h4><div class="lmp-cards">'
+        + "".join(
+            (
+                _card(
+                    "time",
+                    seconds(run.time_s, "µ"),
+                    f"{run.time_s} s",
+                    {"prefill": "for the prompt", "decode": "per decode step"}.get(w.phase, "for the new tokens")
+                    + ", at least",
+                ),
+                _card(
+                    "rate", digits(rate), f"{rate} tokens/s",
+                    f"tokens/s {'generated' if w.phase == 'decode' else 'processed'}, at most"
+                ),
+                _card(
+                    "flops", unit(t.flops, "FLOP"), f"{t.flops:,} FLOPs",
+                    f"{t.matmul_flops / t.flops:.1%} in matrix products"
+                ),
+                _card(
+                    "bytes", unit(moved, "B"), f"{moved:,} bytes",
+                    f"{unit(t.read_bytes, 'B')} read, {unit(t.write_bytes, 'B')} written"
+                ),
+                _card("bound", limit, f"{share:.4%} of the time", f"bounds {share:.0%} of the time"),
+            )
+        )
+        + "</div>"
+    )
 
 # %% ../../nbs/app/04_explorer.ipynb #66954f66
 def does_not_fit(run: Run) -> str:
@@ -122,10 +151,14 @@ def memory(run: Run) -> str:
     t, there = run.totals, run.hardware.memory_bytes
     need = t.weight_bytes + t.kv_cache_bytes
     percent = lambda part: f"{100 * part / max(need, there):.3f}%"
-    parts = "".join(f'<i style="width:{percent(size)};background:{color}" title="{name}: {size:,} bytes"></i>'
-                    for name, size, color in (("weights", t.weight_bytes, BLUE), ("KV cache", t.kv_cache_bytes, ORANGE)))
-    return (f'<h4>Memory</h4><div class="lmp-tank">{parts}<u style="left:{percent(there)}"></u></div><p class="lmp-memory">{_square(BLUE)} weights {unit(t.weight_bytes, "B")} '
-            f'+ {_square(ORANGE)} KV cache {unit(t.kv_cache_bytes, "B")} = <b class="lmp-need" title="{need:,} bytes">{unit(need, "B")}</b> of {unit(there, "B")}</p>')
+    parts = "".join(
+        f'<i style="width:{percent(size)};background:{color}" title="{name}: {size:,} bytes"></i>'
+        for name, size, color in (("weights", t.weight_bytes, BLUE), ("KV cache", t.kv_cache_bytes, ORANGE))
+    )
+    return (
+        f'<h4>Memory</h4><div class="lmp-tank">{parts}<u style="left:{percent(there)}"></u></div><p class="lmp-memory">{_square(BLUE)} weights {unit(t.weight_bytes, "B")} '
+        f'+ {_square(ORANGE)} KV cache {unit(t.kv_cache_bytes, "B")} = <b class="lmp-need" title="{need:,} bytes">{unit(need, "B")}</b> of {unit(there, "B")}</p>'
+    )
 
 
 def _square(color: str) -> str:
@@ -146,8 +179,10 @@ def _bar(bar: Bar, run: Run, largest: float) -> str:
     time, limits = bar.total("time_s"), {k.bound for k in bar.kernels} - {"none"}
     limit = next(iter(limits)) if len(limits) == 1 else "both" if limits else ""
     name = bar.name if len(bar.name) <= 36 else f"{bar.name[:35]}…"
-    return (f'<tr title="{escape(bar.name)}: {time} s"><td>{escape(name)}</td><td><i style="width:{100 * time / largest:.2f}%;background:{KINDS[bar.kind]}"></i></td>'
-            f'<td>{seconds(time, "µ")}</td><td>{time / run.time_s:.1%}</td><td>{limit}</td></tr>')
+    return (
+        f'<tr title="{escape(bar.name)}: {time} s"><td>{escape(name)}</td><td><i style="width:{100 * time / largest:.2f}%;background:{KINDS[bar.kind]}"></i></td>'
+        f'<td>{seconds(time, "µ")}</td><td>{time / run.time_s:.1%}</td><td>{limit}</td></tr>'
+    )
 
 # %% ../../nbs/app/04_explorer.ipynb #486fd29d
 @dataclass(frozen=True)
@@ -189,7 +224,8 @@ def _drawn(bare: Run) -> Frame:
     ax.set_title("")
     at = ax.get_position()
     box = (width * at.x0, height * (1 - at.y1), width * at.x1, height * (1 - at.y0))
-    words = tuple(word for word in [_word(text, height) for text in ax.texts] if not word[0].startswith("not drawn"))  # without kernels, nothing is
+    # without kernels, nothing is
+    words = tuple(word for word in [_word(text, height) for text in ax.texts] if not word[0].startswith("not drawn"))
     return Frame(drawing.png(150), width, height, box, ax.get_xlim(), ax.get_ylim(), words)
 
 
@@ -211,7 +247,10 @@ def _boxes(word: tuple) -> list[tuple]:
     if not turn:
         return [(x - w / 2, y - h / 2, x + w / 2, y + h / 2)]
     length, ahead = math.hypot(w, h) / 2, (math.cos(math.radians(turn)), -math.sin(math.radians(turn)))
-    return [(x + d * ahead[0] - 9, y + d * ahead[1] - 9, x + d * ahead[0] + 9, y + d * ahead[1] + 9) for d in (length * i / 4 for i in range(-4, 5))]
+    return [
+        (x + d * ahead[0] - 9, y + d * ahead[1] - 9, x + d * ahead[0] + 9, y + d * ahead[1] + 9)
+        for d in (length * i / 4 for i in range(-4, 5))
+    ]
 
 # %% ../../nbs/app/04_explorer.ipynb #499b8943
 def _along(word: tuple, circles: list) -> tuple:
@@ -244,11 +283,18 @@ def _labels(placed: list, taken: list, inside: tuple) -> str:
     circles, shown = [(x, y, r) for _, x, y, r in placed], []
     for p, x, y, r in placed:
         text = f"{p.name if len(p.name) <= 30 else p.name[:29] + '…'} {p.share:.0%}"
-        box = next((b for b in _places(x, y, r, 6.9 * len(text) + 4) if p.share >= 0.01 and _free(b, taken, circles, inside)), None)
+        box = next(
+            (b for b in _places(x, y, r, 6.9 * len(text) + 4) if p.share >= 0.01 and _free(b, taken, circles, inside)),
+            None
+        )
         if box:
             taken.append(box)
             cx, cy = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
-            line = f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{min(max(x, box[0]), box[2]):.1f}" y2="{min(max(y, box[1]), box[3]):.1f}" stroke="#777777"/>' if math.hypot(cx - x, cy - y) > r + 12 else ""
+            line = (
+                f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{min(max(x, box[0]), box[2]):.1f}" y2="{min(max(y, box[1]), box[3]):.1f}" stroke="#777777"/>'
+                if math.hypot(cx - x, cy - y) > r + 12
+                else ""
+            )
             shown.append(f'{line}<text x="{cx:.1f}" y="{cy + 4.5:.1f}">{escape(text)}</text>')
     return "".join(shown)
 
@@ -258,11 +304,18 @@ def spots(run: Run, at: Frame, labels: int = 6) -> str:
     placed = [(p, *at.place(p.intensity, p.rate), (AREA * p.share / math.pi) ** 0.5 / 0.72) for p in points(run)]
     circles = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{max(r, 1):.1f}" fill="{KINDS[p.kind]}"><title>{escape(p.name)}\n{p.share:.2%} of the time\n'
-        f'{digits(p.intensity)} FLOP per byte\n{unit(p.rate, "FLOP/s")}</title></circle>' for p, x, y, r in placed)
+        f'{digits(p.intensity)} FLOP per byte\n{unit(p.rate, "FLOP/s")}</title></circle>'
+        for p, x, y, r in placed
+    )
     written = [_along(word, [(x, y, r) for _, x, y, r in placed]) for word in at.words]
-    words = "".join(f'<text transform="translate({x:.1f} {y:.1f}) rotate({-turn:.1f})" y="4.5">{escape(text)}</text>' for text, x, y, _, _, turn in written)
-    return (f'<svg viewBox="0 0 {at.width} {at.height}" class="lmp-spots" stroke="{INK}" stroke-width="0.7" fill-opacity="0.85">'
-            f'{circles}{words}{_labels(placed[:labels], [box for word in written for box in _boxes(word)], at.box)}</svg>')
+    words = "".join(
+        f'<text transform="translate({x:.1f} {y:.1f}) rotate({-turn:.1f})" y="4.5">{escape(text)}</text>'
+        for text, x, y, _, _, turn in written
+    )
+    return (
+        f'<svg viewBox="0 0 {at.width} {at.height}" class="lmp-spots" stroke="{INK}" stroke-width="0.7" fill-opacity="0.85">'
+        f'{circles}{words}{_labels(placed[:labels], [box for word in written for box in _boxes(word)], at.box)}</svg>'
+    )
 
 # %% ../../nbs/app/04_explorer.ipynb #08ff81db
 def about(run: Run) -> str:
@@ -280,14 +333,27 @@ def rows(run: Run) -> list[tuple]:
     found = []
     for k in run.kernels:
         source = k.called_from if k.class_name.startswith("torch.nn.") and k.called_from else k.source
-        found.append((k.path or "(model)", k.operation, source.rsplit("/", 1)[-1], f"{k.count}", *_figures(k.flops, k.read_bytes, k.write_bytes),
-                      seconds(k.time_s, "µ"), f"{k.time_s * k.count / run.time_s:.1%}", k.bound))
+        found.append(
+            (
+                k.path or "(model)", k.operation, source.rsplit("/", 1)[-1], f"{k.count}",
+                *_figures(k.flops, k.read_bytes, k.write_bytes), seconds(k.time_s, "µ"),
+                f"{k.time_s * k.count / run.time_s:.1%}", k.bound
+            )
+        )
     t = run.totals
-    return [*found, ("total", "", "", f"{sum(k.count for k in run.kernels)}", *_figures(t.flops, t.read_bytes, t.write_bytes), seconds(t.time_s, "µ"), "100%", "")]
+    return [
+        *found,
+        (
+            "total", "", "", f"{sum(k.count for k in run.kernels)}", *_figures(t.flops, t.read_bytes, t.write_bytes),
+            seconds(t.time_s, "µ"), "100%", ""
+        ),
+    ]
 
 
 def _figures(flops: int, read: int, write: int) -> tuple:
-    return unit(flops, "FLOP"), unit(read, "B"), unit(write, "B"), digits(flops / (read + write)) if read + write else "-"
+    return (
+        unit(flops, "FLOP"), unit(read, "B"), unit(write, "B"), digits(flops / (read + write)) if read + write else "-"
+    )
 
 # %% ../../nbs/app/04_explorer.ipynb #6f61ab0b
 def markdown(run: Run) -> str:
@@ -305,11 +371,15 @@ def _table(run: Run) -> str:
 def png(run: Run, dpi: float = 200) -> bytes:
     "Roofline, time and memory of a run in one picture"
     drawing = Drawing(figsize=(15, 6.2))
-    left, right, below = (drawing.add_axes(at) for at in ((0.05, 0.1, 0.42, 0.78), (0.66, 0.35, 0.32, 0.53), (0.66, 0.1, 0.32, 0.06)))
+    left, right, below = (
+        drawing.add_axes(at) for at in ((0.05, 0.1, 0.42, 0.78), (0.66, 0.35, 0.32, 0.53), (0.66, 0.1, 0.32, 0.06))
+    )
     plot_roofline(run, left)
     plot_breakdown(run, ax=right, top=12, legend=False)
     (limit, share), moved = bound(run), run.totals.read_bytes + run.totals.write_bytes
-    right.set_title(f"{digits(tokens_per_s(run))} tokens/s, {unit(run.totals.flops, 'FLOP')}, {unit(moved, 'B')} moved\n{limit} bounds {share:.0%} of the time")
+    right.set_title(
+        f"{digits(tokens_per_s(run))} tokens/s, {unit(run.totals.flops, 'FLOP')}, {unit(moved, 'B')} moved\n{limit} bounds {share:.0%} of the time"
+    )
     _tank(below, run)
     return drawing.png(dpi)
 
@@ -320,7 +390,12 @@ def _tank(ax, run: Run) -> None:
     ax.barh([0, 0], [weights, cache], left=[0, weights], color=[BLUE, ORANGE], height=0.8)
     ax.axvline(there, color=INK)
     ax.set(xlim=(0, 1.02 * max(there, weights + cache)), yticks=[], xlabel="memory (GB)")
-    ax.set_title(does_not_fit(run).replace(", ", ",\n") or f"weights {unit(t.weight_bytes, 'B')} (blue) + KV cache {unit(t.kv_cache_bytes, 'B')} (orange) of {unit(run.hardware.memory_bytes, 'B')}", fontsize=9.5, pad=5)
+    ax.set_title(
+        does_not_fit(run).replace(", ", ",\n")
+        or f"weights {unit(t.weight_bytes, 'B')} (blue) + KV cache {unit(t.kv_cache_bytes, 'B')} (orange) of {unit(run.hardware.memory_bytes, 'B')}",
+        fontsize=9.5,
+        pad=5,
+    )
 
 # %% ../../nbs/app/04_explorer.ipynb #76bdcd44
 LOOK = """<style>
@@ -340,25 +415,43 @@ LOOK = """<style>
 .lmp-export {overflow: auto; max-height: 460px} .lmp-export img {max-width: 100%} .lmp-export a {color: #0072B2; text-decoration: underline} .lmp-export pre {font-size: 11px; line-height: 1.3} .lmp-table {font-size: 12px} .lmp-table td:nth-child(-n+2) {white-space: normal !important} .lmp-table td, .lmp-table th {padding: 1px 6px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap}
 .lmp-table td:nth-child(n+4):nth-child(-n+10) {text-align: right} .lmp select, .lmp .widget-readout {font-size: 13px} .lmp .widget-readout {min-width: 76px}
 </style>"""
-SIZES = (("batch_size", "batch", 1, 1024), ("seq_len", "new tokens", 1, 2**17), ("cache_len", "cached tokens", 0, 2**20))  # (name, label, least, most)
+# (name, label, least, most)
+SIZES = (
+    ("batch_size", "batch", 1, 1024), ("seq_len", "new tokens", 1, 2**17), ("cache_len", "cached tokens", 0, 2**20)
+)
 WIDTHS = (("w_bits", "weights"), ("a_bits", "activations"), ("kv_bits", "KV cache"))
 
 # %% ../../nbs/app/04_explorer.ipynb #88d25c35
 def _controls(view: View) -> dict:
     "The controls by name, set to a view"
-    wide, narrow, label = {"width": "auto", "flex": "1 1 300px"}, {"width": "auto", "flex": "1 1 170px"}, {"description_width": "102px"}
+    wide, narrow, label = (
+        {"width": "auto", "flex": "1 1 300px"}, {"width": "auto", "flex": "1 1 170px"}, {"description_width": "102px"}
+    )
     models = dict.fromkeys((*sorted(presets(), key=str.lower), view.model))
     devices = {load_hardware(name).title: name for name in hardware_names()}
     if view.hardware not in devices.values():
         devices[load_hardware(view.hardware).title + f" ({view.hardware})"] = view.hardware
-    found = {"model": Dropdown(options=list(models), value=view.model, description="model", layout=wide, style=label),
-             "hardware": Dropdown(options=list(devices.items()), value=view.hardware, description="hardware", layout=wide, style=label),
-             "execution": ToggleButtons(options=["eager", "fused", "flash"], value=view.execution, layout={"width": "auto", "flex": "0 1 auto"}, style={"button_width": "64px"})}
+    found = {
+        "model": Dropdown(options=list(models), value=view.model, description="model", layout=wide, style=label),
+        "hardware": Dropdown(
+            options=list(devices.items()), value=view.hardware, description="hardware", layout=wide, style=label
+        ),
+        "execution": ToggleButtons(
+            options=["eager", "fused", "flash"], value=view.execution, layout={"width": "auto", "flex": "0 1 auto"},
+            style={"button_width": "64px"}
+        ),
+    }
     for name, text, least, most in SIZES:
         value = getattr(view.workload, name)
-        found[name] = SelectionSlider(options=[(f"{n:,}", n) for n in steps(most, least, value)], value=value, description=text, layout=wide, style=label)
+        found[name] = SelectionSlider(
+            options=[(f"{n:,}", n) for n in steps(most, least, value)], value=value, description=text, layout=wide,
+            style=label
+        )
     for name, text in WIDTHS:
-        found[name] = Dropdown(options=[(f"{b} bits", b) for b in BITS], value=getattr(view.workload, name), description=text, layout=narrow, style=label)
+        found[name] = Dropdown(
+            options=[(f"{b} bits", b) for b in BITS], value=getattr(view.workload, name), description=text,
+            layout=narrow, style=label
+        )
     return found
 
 # %% ../../nbs/app/04_explorer.ipynb #942b04d2
@@ -366,16 +459,25 @@ def _notes(run: Run) -> str:
     "What is not counted, what does not fit, what must be known, as HTML"
     warned = ["NOT COUNTED: " + ", ".join(f"{o} ({at})" for o, at in run.uncounted)] if run.uncounted else []
     warned += [text] if (text := does_not_fit(run)) else []
-    return "".join(f'<p role="alert">{escape(w)}</p>' for w in warned) + "".join(f'<p class="lmp-note">{escape(n)}</p>' for n in run.notes)
+    return "".join(f'<p role="alert">{escape(w)}</p>' for w in warned) + "".join(
+        f'<p class="lmp-note">{escape(n)}</p>' for n in run.notes
+    )
 
 # %% ../../nbs/app/04_explorer.ipynb #4d43c725
 def _export(run: Run, what: str) -> str:
     w = run.workload
-    name = f"{run.model.rstrip('/').rsplit('/', 1)[-1]}-{run.hardware.name}-{run.execution}-b{w.batch_size}-s{w.seq_len}-c{w.cache_len}".replace(" ", "_")
+    name = f"{run.model.rstrip('/').rsplit('/', 1)[-1]}-{run.hardware.name}-{run.execution}-b{w.batch_size}-s{w.seq_len}-c{w.cache_len}".replace(
+        " ", "_"
+    )
     ending, kind = {"Table": ("md", "text/markdown"), "CSV": ("csv", "text/csv"), "PNG": ("png", "image/png")}[what]
-    data = {"Table": lambda: markdown(run).encode(), "CSV": lambda: run.to_csv().encode(), "PNG": lambda: png(run)}[what]()
+    data = {"Table": lambda: markdown(run).encode(), "CSV": lambda: run.to_csv().encode(), "PNG": lambda: png(run)}[
+        what
+    ]()
     address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    shown = {"Table": lambda: _table(run), "CSV": lambda: f"<pre>{escape(data.decode())}</pre>", "PNG": lambda: f'<img src="{address}" alt="roofline, time and memory">'}[what]()
+    shown = {
+        "Table": lambda: _table(run), "CSV": lambda: f"<pre>{escape(data.decode())}</pre>",
+        "PNG": lambda: f'<img src="{address}" alt="roofline, time and memory">'
+    }[what]()
     return f'<p><a download="{escape(name)}.{ending}" href="{address}">Save {escape(name)}.{ending}</a> ({unit(len(data), "B")})</p>{shown}'
 
 # %% ../../nbs/app/04_explorer.ipynb #aacb5051
@@ -385,7 +487,10 @@ class Explorer(VBox):
     def __init__(self, view: View, most: int = MOST_OPERATORS):
         self.most, self.base, self.run = most, view.workload, None
         self.controls = _controls(view)
-        self.shown = {name: HTML() for name in ("numbers", "says", "about", "frame", "spots", "breakdown", "memory", "command", "export")}
+        self.shown = {
+            name: HTML()
+            for name in ("numbers", "says", "about", "frame", "spots", "breakdown", "memory", "command", "export")
+        }
         self.buttons = {name: Button(description=name, layout={"width": "90px"}) for name in ("Table", "CSV", "PNG")}
         super().__init__(self._arranged())
         self.add_class("lmp")
@@ -406,8 +511,12 @@ class Explorer(VBox):
         for name in ("frame", "numbers", "breakdown", "memory"):
             s[name].layout.width = "100%"
         beside = VBox((s["breakdown"], s["memory"]), layout={"flex": "1 1 420px", "padding": "0 0 0 12px"})
-        return [_row(c["model"], c["hardware"], c["execution"]), _row(*(c[name] for name, *_ in SIZES)), _row(*(c[name] for name, _ in WIDTHS)),
-                s["numbers"], s["says"], _row(plane, beside, align_items="flex-start"), s["command"], _row(*self.buttons.values()), s["export"], HTML(LOOK)]
+        return [
+            _row(c["model"], c["hardware"], c["execution"]), _row(*(c[name] for name, *_ in SIZES)),
+            _row(*(c[name] for name, _ in WIDTHS)), s["numbers"], s["says"],
+            _row(plane, beside, align_items="flex-start"), s["command"], _row(*self.buttons.values()), s["export"],
+            HTML(LOOK)
+        ]
 
     @property
     def view(self) -> View:
@@ -422,10 +531,16 @@ class Explorer(VBox):
         try:
             self.run = run = evaluate(view, self.most)
             at = frame(run)
-            show(numbers=headline(run), says=_notes(run), spots=spots(run, at), breakdown=breakdown(run), memory=memory(run), frame=_image(at), about=about(run))
+            show(
+                numbers=headline(run), says=_notes(run), spots=spots(run, at), breakdown=breakdown(run),
+                memory=memory(run), frame=_image(at), about=about(run)
+            )
         except (ValueError, LookupError, OSError) as e:  # every error of this package is one of these
             self.run = None
-            show(numbers="", says=f'<p class="lmp-wrong" role="alert">{escape(" ".join(str(e).split()))}</p>', spots="", breakdown="", memory="", frame="", about="")
+            show(
+                numbers="", says=f'<p class="lmp-wrong" role="alert">{escape(" ".join(str(e).split()))}</p>', spots="",
+                breakdown="", memory="", frame="", about=""
+            )
         for button in self.buttons.values():
             button.disabled = self.run is None
         show(export="", command=f"<code>{escape(command(view))}</code>")  # last: where it is shown, all the rest is
@@ -446,7 +561,8 @@ def _image(at: Frame) -> str:
 
 # %% ../../nbs/app/04_explorer.ipynb #334e2c10
 def explore(
-    model: str = View.model,        # preset, Hugging Face id or path of a config.json, of a kind that has a stored record
+    # preset, Hugging Face id or path of a config.json, of a kind that has a stored record
+    model: str = View.model,
     hardware: str = View.hardware,  # device name, alias, or path of a device file
     execution: str = "flash",
     most: int = MOST_OPERATORS,     # operators that are followed under a slider

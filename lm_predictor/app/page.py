@@ -60,7 +60,9 @@ def choose_port(port: int | None = None) -> int:
     if not 1 <= port <= 65535:
         raise PageError(f"--port must be from 1 to 65535, got {port}")
     if not is_free(port):
-        raise PageError(f"port {port} cannot be listened on: it is taken, or not allowed; without --port a free one is chosen, {_any_port()} say")
+        raise PageError(
+            f"port {port} cannot be listened on: it is taken, or not allowed; without --port a free one is chosen, {_any_port()} say"
+        )
     return port
 
 
@@ -74,8 +76,14 @@ def notebook(model: str, hardware: str, directory: str) -> dict:
     "The JSON of a notebook that shows the explorer; relative paths are those of the directory"
     arguments = ", ".join(f"{name}={value!r}" for name, value in (("model", model), ("hardware", hardware)) if value)
     source = f"import gc, os\nos.chdir({directory!r})\nfrom lm_predictor.app.explorer import explore\npage = explore({arguments})\ngc.freeze()\npage"
-    cell = {"cell_type": "code", "id": "explorer", "execution_count": None, "metadata": {}, "outputs": [], "source": source}
-    return {"cells": [cell], "metadata": {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}, "nbformat": 4, "nbformat_minor": 5}
+    cell = {
+        "cell_type": "code", "id": "explorer", "execution_count": None, "metadata": {}, "outputs": [], "source": source
+    }
+    return {
+        "cells": [cell],
+        "metadata": {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}},
+        "nbformat": 4, "nbformat_minor": 5
+    }
 
 # %% ../../nbs/app/05_page.ipynb #3817c319
 POLICY = "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' ws://127.0.0.1:*"
@@ -83,9 +91,18 @@ POLICY = "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; s
 
 def settings(port: int) -> dict:
     "Voila's settings"
-    return {"Voila": {"ip": "127.0.0.1", "port": port, "port_retries": 0, "open_browser": False, "log_level": "ERROR",
-                      "tornado_settings": {"headers": {"Content-Security-Policy": POLICY}}},
-            "VoilaConfiguration": {"extension_allowlist": ["@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager7", "@voila-dashboards/widgets-manager8"]}}
+    return {
+        "Voila": {
+            "ip": "127.0.0.1", "port": port, "port_retries": 0, "open_browser": False, "log_level": "ERROR",
+            "tornado_settings": {"headers": {"Content-Security-Policy": POLICY}}
+        },
+        "VoilaConfiguration": {
+            "extension_allowlist": [
+                "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager7",
+                "@voila-dashboards/widgets-manager8"
+            ]
+        },
+    }
 
 # %% ../../nbs/app/05_page.ipynb #961aa9af
 def _listens(port: int) -> bool:
@@ -124,7 +141,10 @@ def _served(path: Path, port: int, browser: bool) -> int:
     address, log = f"http://127.0.0.1:{port}/", path.with_name("log")
     command = [sys.executable, "-m", "voila", str(path), f"--Voila.config_file_paths={path.parent}"]
     with log.open("w") as said:
-        server = subprocess.Popen(command, cwd=path.parent, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={**os.environ, "JUPYTER_PREFER_ENV_PATH": "1"})
+        server = subprocess.Popen(
+            command, cwd=path.parent, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            env={**os.environ, "JUPYTER_PREFER_ENV_PATH": "1"}
+        )
     try:
         while not _listens(port) and server.poll() is None:
             time.sleep(0.1)
@@ -133,7 +153,9 @@ def _served(path: Path, port: int, browser: bool) -> int:
             if browser:
                 webbrowser.open(address)
         if server.wait() > 0:
-            raise PageError(f"voila ended: {' '.join(log.read_text().split())[-300:] or f'exit status {server.returncode}'}")
+            raise PageError(
+                f"voila ended: {' '.join(log.read_text().split())[-300:] or f'exit status {server.returncode}'}"
+            )
         return 0
     except KeyboardInterrupt:
         return 0

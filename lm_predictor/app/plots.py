@@ -43,11 +43,30 @@ BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, GREY, INK = (
     "#0072B2", "#56B4E9", "#009E73", "#F0E442", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#222222")
 
 STYLE = {
-    "font.family": "DejaVu Sans", "font.size": 10, "axes.titlesize": 10.5, "axes.titlelocation": "left", "axes.titlepad": 10,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#666666", "axes.labelcolor": INK, "text.color": INK,
-    "xtick.color": "#444444", "ytick.color": "#444444", "axes.grid": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.8,
-    "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 9, "lines.linewidth": 1.8, "figure.facecolor": "white",
-    "figure.dpi": 100, "savefig.dpi": 150, "svg.hashsalt": "lm-predictor"}
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "figure.facecolor": "white",
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+    "svg.hashsalt": "lm-predictor",
+}
 
 
 ROW = {"columnspacing": 1.0, "handlelength": 1.1, "handletextpad": 0.5, "borderaxespad": 0.2}  # a legend in one row
@@ -115,7 +134,8 @@ class Drawing(Figure):
 
     def _repr_png_(self):
         held, (width, height) = io.BytesIO(), (int(inches * 100) for inches in self.get_size_inches())
-        self._image(150).quantize(128, Image.Quantize.MAXCOVERAGE).save(held, format="png", optimize=True)  # a third of the bytes
+        # a third of the bytes
+        self._image(150).quantize(128, Image.Quantize.MAXCOVERAGE).save(held, format="png", optimize=True)
         return held.getvalue(), {"width": width, "height": height}
 
 # %% ../../nbs/app/03_plots.ipynb #e77944dd
@@ -150,10 +170,15 @@ def _moves(ax, *artists) -> None:
         ax.figure.moving[ax] += artists
 
 # %% ../../nbs/app/03_plots.ipynb #4df80af9
-KINDS = {"attention": BLUE, "projections": SKY, "recurrence": YELLOW, "MLP": ORANGE, "experts": RED, "normalization": GREEN,
-         "embedding and head": PINK, "other": GREY}
-WORDS = {"normalization": "norm", "experts": "moe|expert|router", "recurrence": "mamba|mixer|deltanet|shortconv|rwkv|recurrent|rglru",
-         "attention": "attention|attn", "MLP": "mlp|feedforward|ffn", "embedding and head": "embed"}
+KINDS = {
+    "attention": BLUE, "projections": SKY, "recurrence": YELLOW, "MLP": ORANGE, "experts": RED, "normalization": GREEN,
+    "embedding and head": PINK, "other": GREY
+}
+WORDS = {
+    "normalization": "norm", "experts": "moe|expert|router",
+    "recurrence": "mamba|mixer|deltanet|shortconv|rwkv|recurrent|rglru", "attention": "attention|attn",
+    "MLP": "mlp|feedforward|ffn", "embedding and head": "embed"
+}
 
 
 @functools.cache
@@ -175,18 +200,27 @@ def _kind(k: KernelRow, classes: dict) -> str:
     parts = k.path.split(".")
     layer = next((i for i, part in enumerate(parts) if part == "*" or part[:1].isdigit()), None)
     if layer is None:
-        return _said(k.class_name) or ("embedding and head" if k.path and len(parts) == 1 and classes[""] != k.class_name and k.matmul_flops else "other")
+        return _said(k.class_name) or (
+            "embedding and head"
+            if k.path and len(parts) == 1 and classes[""] != k.class_name and k.matmul_flops
+            else "other"
+        )
     if layer == len(parts) - 1:
         return "other"  # of the layer itself: residual additions
     around = [classes.get(".".join(parts[:i]), "") for i in range(len(parts) - 1, layer + 1, -1)]
     said = _said(k.class_name)
-    found = said or next(filter(None, map(_said, around)), "MLP" if k.matmul_flops or ".activation" in k.class_name else "other")
+    found = said or next(
+        filter(None, map(_said, around)), "MLP" if k.matmul_flops or ".activation" in k.class_name else "other"
+    )
     return "projections" if found == "attention" and not said and k.matmul_flops else found
 
 # %% ../../nbs/app/03_plots.ipynb #dd9d7f04
 def _few(operators: list, width: int = 26) -> str:
     "As many operators as fit: `2 mul + neg + cat + …`"
-    fit = next((n for n in range(len(operators), 1, -1) if len(" + ".join(operators[:n])) + 4 * (n < len(operators)) <= width), 1)
+    fit = next(
+        (n for n in range(len(operators), 1, -1) if len(" + ".join(operators[:n])) + 4 * (n < len(operators)) <= width),
+        1
+    )
     return " + ".join(operators[:fit]) + (" + …" if fit < len(operators) else "")
 
 # %% ../../nbs/app/03_plots.ipynb #847a01a3
@@ -211,9 +245,16 @@ def _name(k: KernelRow, operations: int) -> str:
 def usage(w: Workload) -> str:
     "A workload in words: `one token after 4,096, batch 8`"
     tokens = f"{w.seq_len:,} new token{'s' * (w.seq_len > 1)}"
-    what = {"prefill": f"prefill of {w.seq_len:,} token{'s' * (w.seq_len > 1)}", "decode": f"one token after {w.cache_len:,}"}
+    what = {
+        "prefill": f"prefill of {w.seq_len:,} token{'s' * (w.seq_len > 1)}",
+        "decode": f"one token after {w.cache_len:,}"
+    }
     batch = f", batch {w.batch_size:,}" if w.batch_size > 1 else ""
-    bits = "" if w.w_bits == w.a_bits == w.kv_bits == 16 else f", {w.w_bits}-bit weights" + f", {w.kv_bits}-bit cache" * (w.kv_bits != w.w_bits)
+    bits = (
+        ""
+        if w.w_bits == w.a_bits == w.kv_bits == 16
+        else f", {w.w_bits}-bit weights" + f", {w.kv_bits}-bit cache" * (w.kv_bits != w.w_bits)
+    )
     return f"{what.get(w.phase, f'{tokens} after {w.cache_len:,}')}{batch}{bits}"
 
 # %% ../../nbs/app/03_plots.ipynb #edaa387c
@@ -265,7 +306,12 @@ def points(run: Run) -> tuple[Point, ...]:
         if k.flops and k.time_s:
             spot = arithmetic_intensity(k.flops, k.read_bytes + k.write_bytes), k.flops / k.time_s
             at.setdefault((*spot, kind), []).append((k.time_s * k.count / run.time_s, name))
-    found = [Point(x, y, sum(share for share, _ in held), kind, _listed(name for _, name in sorted(held, key=lambda h: -h[0]))) for (x, y, kind), held in at.items()]
+    found = [
+        Point(
+            x, y, sum(share for share, _ in held), kind, _listed(name for _, name in sorted(held, key=lambda h: -h[0]))
+        )
+        for (x, y, kind), held in at.items()
+    ]
     return tuple(sorted(found, key=lambda p: -p.share))
 
 # %% ../../nbs/app/03_plots.ipynb #8099b333
@@ -283,7 +329,9 @@ class _Places:
 
     def size(self, text: str, points: float) -> tuple[float, float]:
         "Width and height of one line of text, with a margin"
-        width, height, _ = self.renderer.get_text_width_height_descent(text, FontProperties(family=STYLE["font.family"], size=points), False)
+        width, height, _ = self.renderer.get_text_width_height_descent(
+            text, FontProperties(family=STYLE["font.family"], size=points), False
+        )
         return width + 6, points / 72 * self.dpi * 1.3 + 3
 
     def clear(self, box: tuple) -> bool:
@@ -299,7 +347,10 @@ class _Places:
                     cx = x + right * (away + reach) + side * width / 2
                     cy = y + up * (away + reach) + height / 2 * ((up > 0.1) - (up < -0.1))
                     box = (cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2)
-                    line = [(x + f * (cx - x) - 1, y + f * (cy - y) - 1, x + f * (cx - x) + 1, y + f * (cy - y) + 1) for f in LINE]
+                    line = [
+                        (x + f * (cx - x) - 1, y + f * (cy - y) - 1, x + f * (cx - x) + 1, y + f * (cy - y) + 1)
+                        for f in LINE
+                    ]
                     if free(box) and self.clear(box) and not (strict and any(_over(part, text) for part in line for text in self.texts)):
                         self.texts.append(box)
                         self.taken += [box, *line]
@@ -308,8 +359,10 @@ class _Places:
 
 
 LINE = tuple(i / 12 for i in range(1, 12))  # parts of the line from a point to its name
-TURNS = ((0.7, -0.7, 1), (0, -1, 0), (1, 0, 1), (0.9, -0.4, 1), (0.4, -0.9, 0.5), (0, -1, -0.3), (-0.4, -0.9, -0.5), (0, -1, -0.6), (0, -1, 0.6), (-0.7, -0.7, -1),
-         (0, -1, -1), (0, -1, 1), (-1, 0, -1))
+TURNS = (
+    (0.7, -0.7, 1), (0, -1, 0), (1, 0, 1), (0.9, -0.4, 1), (0.4, -0.9, 0.5), (0, -1, -0.3), (-0.4, -0.9, -0.5),
+    (0, -1, -0.6), (0, -1, 0.6), (-0.7, -0.7, -1), (0, -1, -1), (0, -1, 1), (-1, 0, -1)
+)
 
 # %% ../../nbs/app/03_plots.ipynb #5ccb9e73
 def _limits(device, roofs, points) -> tuple:
@@ -326,24 +379,37 @@ def _roofs(ax, device, roofs, limits, alone: bool) -> None:
     "Axes, memory roof, compute roofs and ridge"
     low, high, bottom, top = limits
     bandwidth, peak = device.memory_bandwidth, roofs[0][1]
-    ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, top), xlabel="arithmetic intensity (FLOP per byte)", ylabel="rate (FLOP/s)")
+    ax.set(
+        xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, top),
+        xlabel="arithmetic intensity (FLOP per byte)", ylabel="rate (FLOP/s)"
+    )
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
     ax.yaxis.set_major_formatter(EngFormatter(sep=" "))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_minor_locator(NullLocator())
     ax.plot([low, peak / bandwidth], [low * bandwidth, peak], color=INK, zorder=2)
     for i, (name, rate) in enumerate(roofs):
-        ax.plot([rate / bandwidth, high], [rate, rate], color=INK if i == 0 else GREY, linewidth=1.8 if i == 0 else 1.2, zorder=2)
+        ax.plot(
+            [rate / bandwidth, high], [rate, rate], color=INK if i == 0 else GREY, linewidth=1.8 if i == 0 else 1.2,
+            zorder=2
+        )
     if not alone:
         ax.plot([peak / bandwidth] * 2, [bottom, peak], color=INK, linewidth=1, linestyle=":", zorder=1)
-        ax.annotate(f"ridge at {digits(peak / bandwidth)} FLOP/B", (peak / bandwidth, bottom), xytext=(4, 5), textcoords="offset points", fontsize=9)
+        ax.annotate(
+            f"ridge at {digits(peak / bandwidth)} FLOP/B", (peak / bandwidth, bottom), xytext=(4, 5),
+            textcoords="offset points", fontsize=9
+        )
 
 # %% ../../nbs/app/03_plots.ipynb #97c836fc
 def _undrawn_note(ax, points) -> list:
     "What share of the time is spent in kernels that stand nowhere"
     rest = 1 - sum(p.share for p in points)
     text = f"not drawn: kernels without arithmetic, {_percent(rest)} of the time"
-    return [ax.annotate(text, (0, 0), xycoords="axes fraction", xytext=(5, 5), textcoords="offset points", fontsize=8.5)] if rest >= 0.0005 else []
+    return (
+        [ax.annotate(text, (0, 0), xycoords="axes fraction", xytext=(5, 5), textcoords="offset points", fontsize=8.5)]
+        if rest >= 0.0005
+        else []
+    )
 
 # %% ../../nbs/app/03_plots.ipynb #1ae036b3
 AREA = 6000  # square points of a kernel that takes all of the time
@@ -358,18 +424,27 @@ def _roofline_legend(ax, kinds) -> None:
     "What the colours and the areas mean, where no kernel can be: above the memory roof"
     for kind, color in (*((k, c) for k, c in KINDS.items() if k in kinds), ("1% of the time", "white")):
         ax.scatter([], [], s=AREA * 0.01, color=color, edgecolor=INK, linewidth=0.5, label=kind)
-    ax.legend(loc="upper left", borderaxespad=0.2, handletextpad=0.4, labelspacing=0.35, frameon=True, framealpha=1, edgecolor="white")
+    ax.legend(
+        loc="upper left", borderaxespad=0.2, handletextpad=0.4, labelspacing=0.35, frameon=True, framealpha=1,
+        edgecolor="white"
+    )
 
 # %% ../../nbs/app/03_plots.ipynb #302c8133
 def _memory_note(ax, device, peak: float, points):
     "The figure of the memory roof, where fewest points are"
-    dot, bandwidth, low, ridge = ax.figure.dpi / 72, device.memory_bandwidth, ax.get_xlim()[0], peak / device.memory_bandwidth
+    dot, bandwidth, low, ridge = (
+        ax.figure.dpi / 72, device.memory_bandwidth, ax.get_xlim()[0], peak / device.memory_bandwidth
+    )
     (x0, y0), (x1, y1) = ax.transData.transform([(low, low * bandwidth), (ridge, peak)])
     circles = [(*ax.transData.transform((p.intensity, p.rate)), _radius(p) * dot) for p in points]
-    room = lambda f: min((hypot(x0 + f * (x1 - x0) - x, y0 + f * (y1 - y0) - y) - r for x, y, r in circles), default=999)
+    room = lambda f: min(
+        (hypot(x0 + f * (x1 - x0) - x, y0 + f * (y1 - y0) - y) - r for x, y, r in circles), default=999
+    )
     at = low * (ridge / low) ** max((0.55, 0.7, 0.4, 0.82, 0.25), key=lambda f: min(room(f), 75 * dot))
-    return ax.annotate(f"memory: {unit(bandwidth, 'B/s')}", (at, at * bandwidth), xytext=(-5, 6), textcoords="offset points", ha="center", va="bottom",
-                       rotation=degrees(atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", fontsize=9)
+    return ax.annotate(
+        f"memory: {unit(bandwidth, 'B/s')}", (at, at * bandwidth), xytext=(-5, 6), textcoords="offset points",
+        ha="center", va="bottom", rotation=degrees(atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", fontsize=9
+    )
 
 # %% ../../nbs/app/03_plots.ipynb #1609de00
 def _roof_notes(ax, device, roofs, points) -> list:
@@ -380,9 +455,16 @@ def _roof_notes(ax, device, roofs, points) -> list:
         if points and i:
             notes.append(ax.annotate(text, (rate / device.memory_bandwidth, rate), xytext=(18, 3), **place))
             continue
-        near = [_radius(p) for p in points if abs(p.rate / rate - 1) < 0.2 and ax.transData.transform((p.intensity, rate))[0] > here.x1 - here.width * 0.3]
+        near = [
+            _radius(p)
+            for p in points
+            if abs(p.rate / rate - 1) < 0.2
+            and ax.transData.transform((p.intensity, rate))[0] > here.x1 - here.width * 0.3
+        ]
         text += "" if points else f" from {digits(rate / device.memory_bandwidth)} FLOP/B"
-        notes.append(ax.annotate(text, (ax.get_xlim()[1], rate), xytext=(-2, 3 + max(near, default=0)), ha="right", **place))
+        notes.append(
+            ax.annotate(text, (ax.get_xlim()[1], rate), xytext=(-2, 3 + max(near, default=0)), ha="right", **place)
+        )
     return [*notes, _memory_note(ax, device, roofs[0][1], points)]
 
 # %% ../../nbs/app/03_plots.ipynb #50b127f9
@@ -395,7 +477,9 @@ def _name_points(ax, device, peak, points, labels: int) -> list:
         places.taken.append((x - half, y - half, x + half, y + half))
     places.texts = [tuple(t.get_window_extent(places.renderer).extents) for t in ax.texts if not t.get_rotation()]
     places.taken += places.texts
-    (x0, y0), (x1, y1) = ax.transData.transform([(peak / device.memory_bandwidth / 10, peak / 10), (peak / device.memory_bandwidth, peak)])
+    (x0, y0), (x1, y1) = ax.transData.transform(
+        [(peak / device.memory_bandwidth / 10, peak / 10), (peak / device.memory_bandwidth, peak)]
+    )
     below = lambda box: box[3] < min(y1, y1 + (box[0] - x1) * (y1 - y0) / (x1 - x0)) - 4
     texts, lines, backs = [], [], []
     for p, (x, y) in list(zip(points, at))[:labels]:
@@ -403,14 +487,26 @@ def _name_points(ax, device, peak, points, labels: int) -> list:
         width, height = places.size(text, 8.5)
         found = places.find(x, y, r, width, height, below) if p.share >= 0.005 else None
         if found:
-            texts.append(ax.text(*ax.transData.inverted().transform(found), text, ha="center", va="center", fontsize=8.5, zorder=5))
+            texts.append(
+                ax.text(
+                    *ax.transData.inverted().transform(found), text, ha="center", va="center", fontsize=8.5, zorder=5
+                )
+            )
             end = [min(max(c, f - side / 2), f + side / 2) for c, f, side in zip((x, y), found, (width, height))]
             from_edge = min(1.0, r / (hypot(end[0] - x, end[1] - y) or 1))
             lines.append([(x + (end[0] - x) * from_edge, y + (end[1] - y) * from_edge), end])
-            backs.append([(found[0] + i * width / 2, found[1] + j * height / 2.4) for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1))])
+            backs.append(
+                [
+                    (found[0] + i * width / 2, found[1] + j * height / 2.4)
+                    for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1))
+                ]
+            )
     data = lambda shapes: [ax.transData.inverted().transform(shape) for shape in shapes]
-    return [*texts, ax.add_collection(LineCollection(data(lines), color="#777777", linewidth=0.6, zorder=3.5), autolim=False),
-            ax.add_collection(PolyCollection(data(backs), facecolor="white", alpha=0.8, zorder=3.6), autolim=False)]
+    return [
+        *texts,
+        ax.add_collection(LineCollection(data(lines), color="#777777", linewidth=0.6, zorder=3.5), autolim=False),
+        ax.add_collection(PolyCollection(data(backs), facecolor="white", alpha=0.8, zorder=3.6), autolim=False),
+    ]
 
 # %% ../../nbs/app/03_plots.ipynb #57260f08
 @styled
@@ -427,16 +523,30 @@ def plot_roofline(
     alone = not isinstance(run, Run)
     run = load_hardware(run) if alone else run
     time_s, device, found = (0, run, ()) if alone else (run.time_s, run.hardware, points(run))
-    ax, limits, held = _canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, roofs(run), found), {p.kind for p in found}
+    ax, limits, held = (
+        _canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, roofs(run), found), {p.kind for p in found}
+    )
     if not _kept(ax, ("roofline", device, roofs(run), limits, *sorted(held), legend)):
         _roofs(ax, device, roofs(run), limits, alone)
         if legend and not alone:
             _roofline_legend(ax, held)
-    _moves(ax, ax.set_title(f"{device.title}: what it can do at most" if alone else f"{subject(run)}\n{device.title}: {seconds(time_s, 'µ')} at least"),
-           *_roof_notes(ax, device, roofs(run), found))
+    _moves(
+        ax,
+        ax.set_title(
+            f"{device.title}: what it can do at most"
+            if alone
+            else f"{subject(run)}\n{device.title}: {seconds(time_s, 'µ')} at least"
+        ),
+        *_roof_notes(ax, device, roofs(run), found),
+    )
     if not alone:
-        _moves(ax, ax.scatter([p.intensity for p in found], [p.rate for p in found], s=[AREA * p.share for p in found], c=[KINDS[p.kind] for p in found],
-                             alpha=0.85, edgecolor=INK, linewidth=0.5, zorder=3))  # the largest at the back
+        _moves(
+            ax,
+            ax.scatter(
+                [p.intensity for p in found], [p.rate for p in found], s=[AREA * p.share for p in found],
+                c=[KINDS[p.kind] for p in found], alpha=0.85, edgecolor=INK, linewidth=0.5, zorder=3
+            ),
+        )  # the largest at the back
         _moves(ax, *_undrawn_note(ax, found))
         _moves(ax, *_name_points(ax, device, roofs(run)[0][1], found, labels))
     return ax.figure
@@ -451,7 +561,11 @@ class Bar:
 
     def total(self, what: str) -> float:
         "The sum of time_s, flops, read_bytes or write_bytes over its kernels, each as often as it runs; of bytes, both"
-        return self.total("read_bytes") + self.total("write_bytes") if what == "bytes" else sum(getattr(k, what) * k.count for k in self.kernels)
+        return (
+            self.total("read_bytes") + self.total("write_bytes")
+            if what == "bytes"
+            else sum(getattr(k, what) * k.count for k in self.kernels)
+        )
 
 # %% ../../nbs/app/03_plots.ipynb #48f809ad
 MEASURES = ("time_s", "flops", "bytes", "read_bytes", "write_bytes")
@@ -480,7 +594,11 @@ def bars(
 def _rounded(x: float) -> float:
     "The next round number, so that an axis stands still while what is on it changes a little: 34.5 -> 35"
     power = 10.0 ** floor(log10(x)) if x > 0 else 1.0
-    return next(step * power for step in (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9, 10) if step * power >= x * (1 - 1e-12))
+    return next(
+        step * power
+        for step in (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9, 10)
+        if step * power >= x * (1 - 1e-12)
+    )
 
 # %% ../../nbs/app/03_plots.ipynb #d36f5943
 def _measure(what: str, largest: float) -> tuple:
@@ -490,7 +608,9 @@ def _measure(what: str, largest: float) -> tuple:
         return f"time ({name})", scale, lambda t: seconds(t, "µ")
     base = "FLOP" if what == "flops" else "B"
     prefix, scale = prefixed(largest)
-    noun = {"flops": "operations", "bytes": "bytes moved", "read_bytes": "bytes read", "write_bytes": "bytes written"}[what]
+    noun = {"flops": "operations", "bytes": "bytes moved", "read_bytes": "bytes read", "write_bytes": "bytes written"}[
+        what
+    ]
     return f"{noun} ({prefix}{base})", scale, lambda x: unit(x, base)
 
 # %% ../../nbs/app/03_plots.ipynb #8641a9b8
@@ -510,7 +630,14 @@ def _stack(ax, place: float, bar: Bar, what: str, scale: float) -> list:
         pieces = sorted(((getattr(k, what) * k.count, KINDS[bar.kind]) for k in bar.kernels), reverse=True)
     left, drawn = 0.0, []
     for size, color in pieces:
-        drawn.append(ax.add_patch(Rectangle((left, place - 0.36), size / scale, 0.72, color=color, ec="white", lw=0 if what == "bytes" else 0.4, zorder=2)))
+        drawn.append(
+            ax.add_patch(
+                Rectangle(
+                    (left, place - 0.36), size / scale, 0.72, color=color, ec="white",
+                    lw=0 if what == "bytes" else 0.4, zorder=2
+                )
+            )
+        )
         left += size / scale
     return drawn
 
@@ -524,7 +651,9 @@ def _bar_note(bar: Bar, what: str, whole: float, said) -> str:
 # %% ../../nbs/app/03_plots.ipynb #2b18265f
 def _bar_legend(ax, colors: dict) -> None:
     "What the colours mean, in the empty lower right"
-    ax.legend(handles=[Patch(color=color, label=name) for name, color in colors.items()], loc="lower right", borderaxespad=0.2)
+    ax.legend(
+        handles=[Patch(color=color, label=name) for name, color in colors.items()], loc="lower right", borderaxespad=0.2
+    )
 
 # %% ../../nbs/app/03_plots.ipynb #2aacc6dd
 @styled
@@ -546,12 +675,30 @@ def plot_breakdown(
     if not _kept(ax, ("breakdown", label, limit, tuple((b.name, b.kind) for b in found), legend)):
         _bar_axes(ax, [b.name for b in found], label, limit)
         if legend:
-            _bar_legend(ax, {"read": BLUE, "written": ORANGE} if what == "bytes" else {kind: color for kind, color in KINDS.items() if kind in {b.kind for b in found}})
+            _bar_legend(
+                ax,
+                (
+                    {"read": BLUE, "written": ORANGE}
+                    if what == "bytes"
+                    else {kind: color for kind, color in KINDS.items() if kind in {b.kind for b in found}}
+                ),
+            )
     for place, bar in enumerate(found):
-        _moves(ax, *_stack(ax, place, bar, what, scale), ax.annotate(_bar_note(bar, what, everything, said), (bar.total(what) / scale, place), xytext=(4, 0),
-                                                                    textcoords="offset points", va="center", fontsize=8.5))
+        _moves(
+            ax,
+            *_stack(ax, place, bar, what, scale),
+            ax.annotate(
+                _bar_note(bar, what, everything, said), (bar.total(what) / scale, place), xytext=(4, 0),
+                textcoords="offset points", va="center", fontsize=8.5
+            )
+        )
     device = f"{run.hardware.title}: " if run.hardware and what == "time_s" else ""
-    _moves(ax, ax.set_title(f"{subject(run)}\n{device}{said(everything)}{' at least' if what == 'time_s' else ' moved' if what == 'bytes' else ''}"))
+    _moves(
+        ax,
+        ax.set_title(
+            f"{subject(run)}\n{device}{said(everything)}{' at least' if what == 'time_s' else ' moved' if what == 'bytes' else ''}"
+        ),
+    )
     return ax.figure
 
 # %% ../../nbs/app/03_plots.ipynb #ac33f58b
@@ -574,15 +721,22 @@ def traffic_steps(
     cost: ModelCost,
     workload: Workload | None = None,
     **sizes,                          # or its fields: batch_size, seq_len, ...
-) -> tuple[dict, dict]:               # execution -> bytes moved; execution -> steps that lead to it, the largest first, what is added last
+# execution -> bytes moved; execution -> steps that lead to it, the largest first, what is added last
+) -> tuple[dict, dict]:
     "Where the traffic of eager execution goes in fused, and that of fused in flash"
     runs = {e: cost.at(workload, e, **sizes) for e in EXECUTIONS}
     named = {e: list(zip(names(run), kinds(run))) for e, run in runs.items()}
     moved = {e: [(k.read_bytes + k.write_bytes) * k.count for k in run.kernels] for e, run in runs.items()}
     graph = cost.record.graph(cost.case_at(runs["eager"].workload)[0])
     home = {node: at for at, kernel in zip(named["fused"], device_kernels(graph, "fused")) for node in kernel.nodes}
-    became = [home.get(kernel.nodes[0], (f"{name}, not needed", kind)) for kernel, (name, kind) in zip(device_kernels(graph, "eager"), named["eager"])]
-    steps = {"fused": _steps(became, moved["eager"], named["fused"], moved["fused"]), "flash": _steps(named["fused"], moved["fused"], named["flash"], moved["flash"])}
+    became = [
+        home.get(kernel.nodes[0], (f"{name}, not needed", kind))
+        for kernel, (name, kind) in zip(device_kernels(graph, "eager"), named["eager"])
+    ]
+    steps = {
+        "fused": _steps(became, moved["eager"], named["fused"], moved["fused"]),
+        "flash": _steps(named["fused"], moved["fused"], named["flash"], moved["flash"])
+    }
     return {e: sum(bytes) for e, bytes in moved.items()}, steps
 
 # %% ../../nbs/app/03_plots.ipynb #42de8c76
@@ -591,8 +745,15 @@ def _largest(steps: tuple, top: int, total: int) -> tuple:
     shown = sorted(steps, key=lambda s: -abs(s.removed))[:top]
     shown = [s for s in steps if s in shown and abs(s.removed) >= 0.002 * total]
     rest = [s for s in steps if s not in shown]
-    others = [Step(f"{len(rest)} other{'s' * (len(rest) > 1)}", "other", sum(s.removed for s in rest))] if sum(s.removed for s in rest) else []
-    return (*(s for s in shown if s.removed > 0), *others, *(replace(s, name=f"now: {s.name}") for s in shown if s.removed < 0))
+    others = (
+        [Step(f"{len(rest)} other{'s' * (len(rest) > 1)}", "other", sum(s.removed for s in rest))]
+        if sum(s.removed for s in rest)
+        else []
+    )
+    return (
+        *(s for s in shown if s.removed > 0), *others,
+        *(replace(s, name=f"now: {s.name}") for s in shown if s.removed < 0)
+    )
 
 # %% ../../nbs/app/03_plots.ipynb #26b6c48d
 def _waterfall_rows(totals: dict, steps: dict) -> list:
@@ -624,12 +785,19 @@ def plot_waterfall(
     _kept(ax, None)
     _bar_axes(ax, [name for name, *_ in rows], label, _rounded(max(end for _, _, end, _, _ in rows) / scale * 1.15))
     for place, (name, start, end, color, sign) in enumerate(rows):
-        ax.add_patch(Rectangle((min(start, end) / scale, place - 0.36), abs(end - start) / scale, 0.72, color=color, zorder=2))
-        ax.annotate(f"{sign}{said(abs(end - start))}", (max(start, end) / scale, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5)
+        ax.add_patch(
+            Rectangle((min(start, end) / scale, place - 0.36), abs(end - start) / scale, 0.72, color=color, zorder=2)
+        )
+        ax.annotate(
+            f"{sign}{said(abs(end - start))}", (max(start, end) / scale, place), xytext=(4, 0),
+            textcoords="offset points", va="center", fontsize=8.5
+        )
         if place + 1 < len(rows):
             ax.plot([end / scale] * 2, [place - 0.36, place + 1.36], color=GREY, linewidth=0.8, zorder=1)
     w = replace(workload or Workload(), **sizes)
-    ax.set_title(f"{cost.model.rsplit('/', 1)[-1]}: {usage(w)}\nbytes moved: {', '.join(f'{e} {said(b)}' for e, b in totals.items())}")
+    ax.set_title(
+        f"{cost.model.rsplit('/', 1)[-1]}: {usage(w)}\nbytes moved: {', '.join(f'{e} {said(b)}' for e, b in totals.items())}"
+    )
     used = {color for *_, color, _ in rows}
     _bar_legend(ax, {kind: color for kind, color in KINDS.items() if color in used})
     return ax.figure
@@ -646,7 +814,10 @@ def _runs_at(cost, over="seq_len", lengths=LENGTHS, by="kind", hardware=None, ex
     at, refused = {}, None
     for length in lengths:
         try:
-            runs = {e: cost.at(execution=e, **{**sizes, over: length}) for e in (EXECUTIONS if by == "execution" else (execution,))}
+            runs = {
+                e: cost.at(execution=e, **{**sizes, over: length})
+                for e in (EXECUTIONS if by == "execution" else (execution,))
+            }
             at[length] = {e: run.on(hardware) if hardware is not None else run for e, run in runs.items()}
         except ModelError as e:
             refused = e
@@ -660,7 +831,9 @@ def _measured(runs, what: str, by: str) -> dict:
     values = {name: [] for name in (EXECUTIONS if by == "execution" else ("total", *KINDS))}
     for held in runs:
         sums = {e: {b.kind: b.total(what) for b in bars(run, what, "kind")} for e, run in held.items()}
-        found = {e: sum(kinds.values()) for e, kinds in sums.items()} if by == "execution" else next(iter(sums.values()))
+        found = (
+            {e: sum(kinds.values()) for e, kinds in sums.items()} if by == "execution" else next(iter(sums.values()))
+        )
         found = {"total": sum(found.values()), **found}
         for name, row in values.items():
             row.append(found.get(name, 0))
@@ -691,11 +864,20 @@ def _lengths_title(cost, w: Workload, over: str, hardware, given: dict) -> str:
 def _plot_curves(ax, at: tuple, values: dict, what: str, over: str) -> None:
     "Lines on logarithmic axes, in the colours of the kinds; a kind that is nowhere 1% of the whole is left out"
     most = [max(held) for held in zip(*values.values())]
-    ax.set(xscale="log", yscale="log", xlabel="tokens of the prompt" if over == "seq_len" else "tokens in the cache", title={"flops": "operations", "time_s": "time"}.get(what, "bytes moved"))
+    ax.set(
+        xscale="log", yscale="log", xlabel="tokens of the prompt" if over == "seq_len" else "tokens in the cache",
+        title={"flops": "operations", "time_s": "time"}.get(what, "bytes moved")
+    )
     for (name, held), color in zip(values.items(), (INK, *KINDS.values()) if "total" in values else (RED, ORANGE, BLUE)):
         if any(v >= 0.01 * w for v, w in zip(held, most)):
-            ax.plot(at, [v or None for v in held], color=color, label=name, linewidth=2.4 if name == "total" else 1.6, zorder=2 if name == "total" else 3)
-    ax.set_xticks(at[:: max(1, (len(at) + 3) // 5)], [f"{n:,}" if n < 1024 or n % 1024 else f"{n // 1024:,}k" for n in at[:: max(1, (len(at) + 3) // 5)]])
+            ax.plot(
+                at, [v or None for v in held], color=color, label=name, linewidth=2.4 if name == "total" else 1.6,
+                zorder=2 if name == "total" else 3
+            )
+    ax.set_xticks(
+        at[:: max(1, (len(at) + 3) // 5)],
+        [f"{n:,}" if n < 1024 or n % 1024 else f"{n // 1024:,}k" for n in at[:: max(1, (len(at) + 3) // 5)]]
+    )
     ax.yaxis.set_major_formatter(EngFormatter({"flops": "FLOP", "time_s": "s"}.get(what, "B")))
     ax.tick_params(labelsize=9)
     for axis in (ax.xaxis, ax.yaxis):
@@ -706,7 +888,8 @@ def _plot_curves(ax, at: tuple, values: dict, what: str, over: str) -> None:
 def plot_lengths(
     cost: ModelCost,
     over: str = "seq_len",    # or cache_len
-    what: str | None = None,  # flops, bytes or time_s; None for all that there are, side by side, or with ax for the last of them
+    # flops, bytes or time_s; None for all that there are, side by side, or with ax for the last of them
+    what: str | None = None,
     hardware=None,            # a device or its name, for time
     ax=None,                  # axes to draw one measure on, clearing them
     legend: bool = True,
@@ -726,11 +909,15 @@ def plot_lengths(
         _plot_curves(panel, tuple(at), _measured(at.values(), measured, given.get("by", "kind")), measured, over)
     if ax is None:
         w = replace(Workload(), **{k: v for k, v in given.items() if k not in ("lengths", "by", "execution")})
-        figure.text(0.02, 0.955, _lengths_title(cost, w, over, hardware, given), fontsize=STYLE["axes.titlesize"], va="center")
+        figure.text(
+            0.02, 0.955, _lengths_title(cost, w, over, hardware, given), fontsize=STYLE["axes.titlesize"], va="center"
+        )
         if legend:
             lines = {line.get_label(): line for panel in panels for line in panel.lines}
             order = [name for name in ("total", *KINDS, *EXECUTIONS) if name in lines]
-            figure.legend([lines[name] for name in order], order, loc="upper left", bbox_to_anchor=(0.005, 0.945), ncols=9, **ROW)
+            figure.legend(
+                [lines[name] for name in order], order, loc="upper left", bbox_to_anchor=(0.005, 0.945), ncols=9, **ROW
+            )
     elif legend:
         ax.legend(loc="upper left")
     return panels[0].figure
@@ -738,7 +925,11 @@ def plot_lengths(
 # %% ../../nbs/app/03_plots.ipynb #59a28233
 def cache_bytes(cost: ModelCost, context: int, **sizes) -> int:
     "Bytes of the cache after so many tokens in each sequence; sizes are the other fields of the workload"
-    w = replace(Workload(), **{**sizes, "seq_len": 1, "cache_len": context - 1}) if context > 1 else replace(Workload(), **{**sizes, "seq_len": 1})
+    w = (
+        replace(Workload(), **{**sizes, "seq_len": 1, "cache_len": context - 1})
+        if context > 1
+        else replace(Workload(), **{**sizes, "seq_len": 1})
+    )
     case, values, _ = cost.case_at(w)
     return whole(cost.record.graph(case).kv_cache_bytes.evaluate(values))
 
@@ -786,7 +977,10 @@ def _cache_axes(ax, contexts: tuple, hardware) -> None:
     if hardware is not None:
         device = load_hardware(hardware)
         ax.axhline(device.memory_bytes, color=INK, linewidth=1.4, linestyle="--", zorder=1)
-        ax.annotate(f"{device.title}: {unit(device.memory_bytes, 'B')}", (contexts[0], device.memory_bytes), xytext=(4, 3), textcoords="offset points", fontsize=9)
+        ax.annotate(
+            f"{device.title}: {unit(device.memory_bytes, 'B')}", (contexts[0], device.memory_bytes), xytext=(4, 3),
+            textcoords="offset points", fontsize=9
+        )
 
 # %% ../../nbs/app/03_plots.ipynb #71024787
 def _name_ends(ax, ends: list) -> None:
@@ -796,8 +990,10 @@ def _name_ends(ax, ends: list) -> None:
     lowest = -1e9
     for y, text, color in spots:
         lowest = max(y, lowest + 13 * dot)
-        ax.annotate(text, (1, 0), xycoords="axes fraction", xytext=(6, (lowest - ax.get_window_extent().y0) / dot), textcoords="offset points", va="center",
-                    fontsize=8.5, color=color, annotation_clip=False)
+        ax.annotate(
+            text, (1, 0), xycoords="axes fraction", xytext=(6, (lowest - ax.get_window_extent().y0) / dot),
+            textcoords="offset points", va="center", fontsize=8.5, color=color, annotation_clip=False
+        )
 
 # %% ../../nbs/app/03_plots.ipynb #fdb0ca10
 LINES = (BLUE, ORANGE, GREEN, RED, PINK, SKY, GREY, INK)
@@ -815,20 +1011,39 @@ def plot_cache(
     costs = costs if isinstance(costs, dict) else {c.model.rsplit("/", 1)[-1]: c for c in costs}
     ax, ends, seen = _canvas(ax, 8, 4.6, left=0.12, right=0.73, top=0.88, bottom=0.13), [], []
     _kept(ax, None)
-    ax.set(xscale="log", yscale="log", xlabel="context (tokens in each sequence)", ylabel="KV cache", xlim=(contexts[0], contexts[-1]))
+    ax.set(
+        xscale="log", yscale="log", xlabel="context (tokens in each sequence)", ylabel="KV cache",
+        xlim=(contexts[0], contexts[-1])
+    )
     for i, (name, cost) in enumerate(costs.items()):
         at = [n for n in contexts if _admits(cost, n, sizes)]
         held = [cache_bytes(cost, n, **sizes) for n in at]
-        line = ax.plot(at, held, color=LINES[i % len(LINES)], linestyle="--" if held in seen else "-")[0]  # over one like it, dashed
+        # over one like it, dashed
+        line = ax.plot(at, held, color=LINES[i % len(LINES)], linestyle="--" if held in seen else "-")[0]
         seen.append(held)
         last = longest_context(cost, hardware, contexts[-1], **sizes) if hardware is not None else 0
         if contexts[0] <= last < contexts[-1]:
-            ax.plot([last], [cache_bytes(cost, last, **sizes)], "o", color=line.get_color(), markeredgecolor="white", markersize=9, zorder=4)
-        ends.append((at[-1], line.get_ydata()[-1], f"{name}{': ' + _fits(last, contexts) if hardware is not None else ''}", line.get_color()))
+            ax.plot(
+                [last], [cache_bytes(cost, last, **sizes)], "o", color=line.get_color(), markeredgecolor="white",
+                markersize=9, zorder=4
+            )
+        ends.append(
+            (
+                at[-1], line.get_ydata()[-1], f"{name}{': ' + _fits(last, contexts) if hardware is not None else ''}",
+                line.get_color()
+            )
+        )
     _cache_axes(ax, contexts, hardware)
     _name_ends(ax, ends)
     w = replace(Workload(), **sizes)
-    ax.set_title(f"KV cache at batch {w.batch_size:,}, {w.kv_bits} bits" + (f"\ncircles: the longest context that fits beside the weights, {w.w_bits} bits" if hardware is not None else ""))
+    ax.set_title(
+        f"KV cache at batch {w.batch_size:,}, {w.kv_bits} bits"
+        + (
+            f"\ncircles: the longest context that fits beside the weights, {w.w_bits} bits"
+            if hardware is not None
+            else ""
+        )
+    )
     return ax.figure
 
 # %% ../../nbs/app/03_plots.ipynb #556855c9
@@ -849,8 +1064,13 @@ def _compared(run: Run, what: str, total: float, said) -> str:
 # %% ../../nbs/app/03_plots.ipynb #81ad29b6
 def _shared(runs: dict) -> str:
     "What all runs have in common, for a title"
-    parts = [{f(run) for run in runs.values()} for f in (lambda r: r.model.rsplit("/", 1)[-1], lambda r: usage(r.workload), lambda r: r.execution,
-                                                        lambda r: r.hardware.title if r.hardware else "")]
+    parts = [
+        {f(run) for run in runs.values()}
+        for f in (
+            lambda r: r.model.rsplit("/", 1)[-1], lambda r: usage(r.workload), lambda r: r.execution,
+            lambda r: r.hardware.title if r.hardware else ""
+        )
+    ]
     return ", ".join(text for (text, *more) in map(sorted, parts) if not more and text)
 
 # %% ../../nbs/app/03_plots.ipynb #7e7d6c09
@@ -869,30 +1089,52 @@ def plot_comparison(
     label, scale, said = _measure(what, largest)
     high = 1.2 + 0.36 * len(runs)
     own, ax = ax is None, _canvas(ax, 8, high, left=_margin(runs) / 8, top=1 - 0.66 / high, bottom=0.55 / high)
-    used, limit = [k for k in KINDS if any(held.get(k, 0) > 0.001 * largest for held in made.values())], _rounded(largest / scale * (1.45 if what == "time_s" else 1.2))
+    used, limit = [k for k in KINDS if any(held.get(k, 0) > 0.001 * largest for held in made.values())], _rounded(
+        largest / scale * (1.45 if what == "time_s" else 1.2)
+    )
     if not _kept(ax, ("comparison", label, tuple(runs), limit, tuple(used), legend)):
         _bar_axes(ax, list(runs), _per_token(runs, label), limit)
         if legend:
-            at = {"bbox_to_anchor": (0.005, 1 - 0.66 / high), "bbox_transform": ax.figure.transFigure, "ncols": 8} if own else {"bbox_to_anchor": (-0.02, 1), "ncols": 4}
+            at = (
+                {"bbox_to_anchor": (0.005, 1 - 0.66 / high), "bbox_transform": ax.figure.transFigure, "ncols": 8}
+                if own
+                else {"bbox_to_anchor": (-0.02, 1), "ncols": 4}
+            )
             ax.legend(handles=[Patch(color=KINDS[k], label=k) for k in used], loc="lower left", **at, **ROW)
     for place, (name, held) in enumerate(made.items()):
         left = 0.0
         for kind in (k for k in KINDS if held.get(k)):
-            _moves(ax, ax.add_patch(Rectangle((left, place - 0.36), held[kind] / scale, 0.72, color=KINDS[kind], ec="white", lw=0.4, zorder=2)))
+            _moves(
+                ax,
+                ax.add_patch(
+                    Rectangle(
+                        (left, place - 0.36), held[kind] / scale, 0.72, color=KINDS[kind], ec="white", lw=0.4, zorder=2
+                    )
+                ),
+            )
             left += held[kind] / scale
-        _moves(ax, ax.annotate(_compared(runs[name], what, sum(held.values()), said), (left, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5))
+        _moves(
+            ax,
+            ax.annotate(
+                _compared(runs[name], what, sum(held.values()), said), (left, place), xytext=(4, 0),
+                textcoords="offset points", va="center", fontsize=8.5
+            ),
+        )
     _moves(ax, ax.set_title(_shared(runs), pad=26 if legend else 8))
     return ax.figure
 
 # %% ../../nbs/app/03_plots.ipynb #51f7bfd8
-SUFFIXES = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # with what says when and by what it was written
+# with what says when and by what it was written
+SUFFIXES = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def check_suffix(path) -> str:
     "The end of a picture's name, .png, .svg or .pdf; raises ModelError for any other"
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise ModelError(f"a picture is written as {', '.join(SUFFIXES)}, by the end of its name; {str(path)[:100]!r} ends in {suffix or 'none of them'}")
+        raise ModelError(
+            f"a picture is written as {', '.join(SUFFIXES)}, by the end of its name; {str(path)[:100]!r} ends in {suffix or 'none of them'}"
+        )
     return suffix
 
 # %% ../../nbs/app/03_plots.ipynb #48cfb2ae

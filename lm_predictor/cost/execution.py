@@ -43,7 +43,8 @@ class Plan:
     graph: Graph
     nodes: dict[int, Node]
     roles: dict[int, str] = field(default_factory=dict)  # operator -> what it is in attention
-    held: dict[int, tuple[Read, ...]] = field(default_factory=dict)  # cache -> reads of what it held before it was appended to
+    # cache -> reads of what it held before it was appended to
+    held: dict[int, tuple[Read, ...]] = field(default_factory=dict)
 
 
 def makers(nodes: dict[int, Node]) -> dict[int, list[int]]:
@@ -70,8 +71,12 @@ def attentions(graph: Graph) -> dict[int, tuple[list[int], list[int]]]:
     made, read, found = makers(nodes), readers(nodes), {}
     for i, node in nodes.items():
         if node.scores is not None:
-            before = _chain(nodes, i, lambda at: max((m for m in made.get(_main_input(nodes[at]), ()) if m < at), default=None))
-            after = _chain(nodes, i, lambda at: _next(nodes, [m for m in read.get(nodes[at].writes[0][0], ()) if m > at]))
+            before = _chain(
+                nodes, i, lambda at: max((m for m in made.get(_main_input(nodes[at]), ()) if m < at), default=None)
+            )
+            after = _chain(
+                nodes, i, lambda at: _next(nodes, [m for m in read.get(nodes[at].writes[0][0], ()) if m > at])
+            )
             if before and after:
                 found[i] = before[::-1], after
     return found
@@ -119,8 +124,11 @@ def merge_attention(plan: Plan, found: dict[int, tuple]) -> Plan:
         kept = [nodes[i] for i in members if i not in before[1:] or not applies_mask(nodes[i], share.scores)]
         scale = lambda flops: total(flops) * share.pairs / share.scores
         last = members[-1]
-        merged = replace(share, op="attention", kind="attention", reads=tuple(r for n in kept for r in n.reads if r.tensor not in inside),
-                         writes=nodes[last].writes, flops=scale(n.flops for n in kept), matmul_flops=scale(n.matmul_flops for n in kept))
+        merged = replace(
+            share, op="attention", kind="attention",
+            reads=tuple(r for n in kept for r in n.reads if r.tensor not in inside), writes=nodes[last].writes,
+            flops=scale(n.flops for n in kept), matmul_flops=scale(n.matmul_flops for n in kept)
+        )
         nodes = {i: merged if i == last else n for i, n in nodes.items() if i == last or i not in members}
         roles[last] = "attention"
     return replace(plan, nodes=nodes, roles=roles)
@@ -176,8 +184,13 @@ def fold_copies(plan: Plan) -> Plan:
         del nodes[i]
         for j, m in list(nodes.items()):
             if any(r.tensor == copied for r in m.reads):
-                nodes[j] = replace(m, reads=tuple(
-                    (source if r.view < 0 else replace(r, tensor=source.tensor)) if r.tensor == copied else r for r in m.reads))
+                nodes[j] = replace(
+                    m,
+                    reads=tuple(
+                        (source if r.view < 0 else replace(r, tensor=source.tensor)) if r.tensor == copied else r
+                        for r in m.reads
+                    ),
+                )
     return replace(plan, nodes=nodes)
 
 # %% ../../nbs/cost/02_execution.ipynb #8b49282f
@@ -201,8 +214,13 @@ FUSABLE = frozenset({"pointwise", "copy", "reduction", "softmax", "norm", "creat
 
 def fuse(plan: Plan) -> list[list[int]]:
     "The operators of a plan, those that run in one kernel together"
-    nodes, graph, made, read, above = plan.nodes, plan.graph, makers(plan.nodes), readers(plan.nodes), ancestors(plan.nodes)
-    scopes = {call: tuple(c for c in graph.chain(call) if graph.calls[c].repeat != parse(1)) for call in {n.call for n in nodes.values()}}
+    nodes, graph, made, read, above = (
+        plan.nodes, plan.graph, makers(plan.nodes), readers(plan.nodes), ancestors(plan.nodes)
+    )
+    scopes = {
+        call: tuple(c for c in graph.chain(call) if graph.calls[c].repeat != parse(1))
+        for call in {n.call for n in nodes.values()}
+    }
     place, group = {i: k for k, i in enumerate(nodes)}, {i: {i} for i in nodes}
     for i, n in nodes.items():
         for r in n.reads if n.kind in FUSABLE else ():
@@ -230,8 +248,11 @@ def in_order(plan: Plan, groups: list[list[int]]) -> list[list[int]]:
     "The kernels' operators so that each comes after those that make what it reads"
     place, made = {i: k for k, i in enumerate(plan.nodes)}, makers(plan.nodes)
     home = {i: g for g, group in enumerate(groups) for i in group}
-    needs = {g: {home[m] for i in group for r in plan.nodes[i].reads for m in made.get(r.tensor, ()) if place[m] < place[i]} - {g}
-             for g, group in enumerate(groups)}
+    needs = {
+        g: {home[m] for i in group for r in plan.nodes[i].reads for m in made.get(r.tensor, ()) if place[m] < place[i]}
+        - {g}
+        for g, group in enumerate(groups)
+    }
     waiting, done = sorted(needs, key=lambda g: max(place[i] for i in groups[g])), []
     while waiting:
         ready = next(g for g in waiting if needs[g] <= set(done))
@@ -261,13 +282,16 @@ def distinct_elements(graph: Graph, tensor: int, reads: list[Read]) -> Formula:
     return parts if len(views) == 1 or parts == most else parse(f"min({parts}, {most})")
 
 # %% ../../nbs/cost/02_execution.ipynb #143fc196
-RANK = {"matmul": 4, "attention": 4, "softmax": 3, "norm": 3, "reduction": 2, "pointwise": 1}  # the kind that a kernel is about
+# the kind that a kernel is about
+RANK = {"matmul": 4, "attention": 4, "softmax": 3, "norm": 3, "reduction": 2, "pointwise": 1}
 
 
 def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKernel:
     "The kernel that runs some operators of a plan; `read`: who reads each tensor"
     graph, nodes = plan.graph, [plan.nodes[i] for i in group]
-    bytes_read = total(distinct_elements(graph, t, reads) * graph.tensors[t].item for t, reads in outside(plan, nodes).items())
+    bytes_read = total(
+        distinct_elements(graph, t, reads) * graph.tensors[t].item for t, reads in outside(plan, nodes).items()
+    )
     out = {}
     for n in nodes:
         for t, elements in n.writes:
@@ -282,7 +306,9 @@ def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKe
 def title(plan: Plan, group: list[int]) -> str:
     "The operators of a kernel by name, after its role in attention"
     role = next((plan.roles[i] for i in group if i in plan.roles), "")
-    names = [base_name(plan.nodes[i].op) for i in group if plan.nodes[i].kind != "create"] or [base_name(plan.nodes[group[0]].op)]
+    names = [base_name(plan.nodes[i].op) for i in group if plan.nodes[i].kind != "create"] or [
+        base_name(plan.nodes[group[0]].op)
+    ]
     text = " + ".join(f"{names.count(n)} {n}" if names.count(n) > 1 else n for n in dict.fromkeys(names))
     return f"{role}: {text}" if role and role != text else text
 
@@ -293,7 +319,10 @@ def device_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]
         raise ValueError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
     if execution == "eager":
         repeat = {call: graph.repeat(call) for call in {n.call for n in graph.nodes}}
-        return [DeviceKernel(base_name(n.op), n.call, n.line, repeat[n.call], graph.cost(n), (i,)) for i, n in enumerate(graph.nodes)]
+        return [
+            DeviceKernel(base_name(n.op), n.call, n.line, repeat[n.call], graph.cost(n), (i,))
+            for i, n in enumerate(graph.nodes)
+        ]
     found = attentions(graph)
     plan = planned(graph, found)
     plan = fold_copies(append_in_place(drop_unused(merge_attention(plan, found) if execution == "flash" else plan)))

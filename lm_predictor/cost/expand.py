@@ -25,7 +25,9 @@ def reachable(class_name: str, db) -> list[str]:
 
     def visit(name, path):
         if name in path:
-            raise ExpandError(f"analyses refer to each other in a circle: {' -> '.join([*path[path.index(name):], name])}")
+            raise ExpandError(
+                f"analyses refer to each other in a circle: {' -> '.join([*path[path.index(name):], name])}"
+            )
         if name in seen:
             return
         seen[name] = True
@@ -60,16 +62,22 @@ def bind(ref: Reference, analysis: Analysis, where: str, model: str = "", number
     may = may_need | set(declared) | AMBIENT
     short = analysis.class_name.rsplit(".", 1)[-1]
     if ref.args and not declared:
-        raise ExpandError(f"{where}: {short} declares no parameters, so its arguments must be named: {', '.join(sorted(may - AMBIENT))}")
+        raise ExpandError(
+            f"{where}: {short} declares no parameters, so its arguments must be named: {', '.join(sorted(may - AMBIENT))}"
+        )
     if len(ref.args) > len(declared):
-        raise ExpandError(f"{where}: {short} takes {len(declared)} arguments ({', '.join(declared)}), got {len(ref.args)}")
+        raise ExpandError(
+            f"{where}: {short} takes {len(declared)} arguments ({', '.join(declared)}), got {len(ref.args)}"
+        )
     given = dict(zip(declared, ref.args))
     for name, value in ref.kwargs:
         if name in given:
             raise ExpandError(f"{where}: {short} is given {name} twice")
         if name not in may:
             near = difflib.get_close_matches(name, declared or sorted(may), n=1)
-            raise ExpandError(f"{where}: {short} has no parameter {name}{'; did you mean ' + near[0] + '?' if near else ''} (it has {', '.join(declared or sorted(may - AMBIENT))})")
+            raise ExpandError(
+                f"{where}: {short} has no parameter {name}{'; did you mean ' + near[0] + '?' if near else ''} (it has {', '.join(declared or sorted(may - AMBIENT))})"
+            )
         given[name] = value
     for p in analysis.parameters:
         if p.name not in given and p.default is not None and p.name in may_need:
@@ -77,7 +85,9 @@ def bind(ref: Reference, analysis: Analysis, where: str, model: str = "", number
     needed = variant.names(_numbers(given)) - AMBIENT
     missing = sorted(needed - set(given))
     if missing:
-        raise ExpandError(f"{where}: {short} lacks {', '.join(missing)}; its parameters are {', '.join(declared or sorted(needed))}")
+        raise ExpandError(
+            f"{where}: {short} lacks {', '.join(missing)}; its parameters are {', '.join(declared or sorted(needed))}"
+        )
     return given
 
 # %% ../../nbs/cost/01_expand.ipynb #c463f526
@@ -85,7 +95,9 @@ def _applies(k: Kernel, given: dict, where: str) -> bool:
     for condition in k.when:
         condition = condition.substitute(given)
         if condition.names:
-            raise ExpandError(f"{where}: whether {condition} holds must be known; give {', '.join(sorted(condition.names))} a number")
+            raise ExpandError(
+                f"{where}: whether {condition} holds must be known; give {', '.join(sorted(condition.names))} a number"
+            )
         if not condition.holds({}):
             return False
     return True
@@ -95,16 +107,23 @@ def _expand_kernel(k: Kernel, given: dict, case: str, model: str, db, where: str
     put = lambda f: f.substitute(given)
     repeat = put(k.repeat)
     if k.cost is None:
-        return replace(k, repeat=repeat, sub_kernels=tuple(_expand_kernel(s, given, case, model, db, where) for s in k.sub_kernels))
+        return replace(
+            k, repeat=repeat, sub_kernels=tuple(_expand_kernel(s, given, case, model, db, where) for s in k.sub_kernels)
+        )
     references = _references(k)
     if not references:
-        return replace(k, cost=k.cost.map(put), repeat=repeat, operators=tuple(replace(o, cost=o.cost.map(put)) for o in k.operators))
+        return replace(
+            k, cost=k.cost.map(put), repeat=repeat,
+            operators=tuple(replace(o, cost=o.cost.map(put)) for o in k.operators)
+        )
     try:
         parts = [split_references(f) for f in k.cost]
     except FormulaError as e:
         raise ExpandError(f"{where}: {e}") from None
     direct = Cost(*(put(own) for own, _ in parts))
-    sub = [_call(r, [counts.get(r, parse(0)) for _, counts in parts], k, given, case, model, db, where) for r in references]
+    sub = [
+        _call(r, [counts.get(r, parse(0)) for _, counts in parts], k, given, case, model, db, where) for r in references
+    ]
     if any(f != parse(0) for f in direct):
         sub.append(Kernel("basic", "direct operations", direct, k.line, k.file, k.code,
                           operators=tuple(replace(o, cost=o.cost.map(put)) for o in k.operators)))
@@ -114,11 +133,15 @@ def _expand_kernel(k: Kernel, given: dict, case: str, model: str, db, where: str
 def _call(ref: Reference, counts: list, k: Kernel, given: dict, case: str, model: str, db, where: str) -> Kernel:
     "The expansion of one reference of a kernel, repeated as often as it is added up there: `counts` in flops, matmul_flops, read and write"
     if len({counts[0], *counts[2:]}) > 1:
-        raise ExpandError(f"{where}: {ref.class_name} is counted {counts[0]} times in flops, {counts[2]} in read and {counts[3]} in write; a call costs all three alike")
+        raise ExpandError(
+            f"{where}: {ref.class_name} is counted {counts[0]} times in flops, {counts[2]} in read and {counts[3]} in write; a call costs all three alike"
+        )
     child = db.get(ref.class_name)
     arguments = {n: v.substitute(given) for n, v in bind(ref, child, where, model, _numbers(given)).items()}
-    return Kernel("composite", f"call {ref.class_name}", None, k.line, k.file, k.code, repeat=counts[0].substitute(given),
-                  sub_kernels=_expand(child, arguments, case, model, db))
+    return Kernel(
+        "composite", f"call {ref.class_name}", None, k.line, k.file, k.code, repeat=counts[0].substitute(given),
+        sub_kernels=_expand(child, arguments, case, model, db)
+    )
 
 # %% ../../nbs/cost/01_expand.ipynb #67256106
 def _expand(analysis: Analysis, given: dict, case: str, model: str, db) -> tuple[Kernel, ...]:
@@ -141,18 +164,24 @@ def expand(
     "The kernels of a class with all references expanded into nested sub_kernels"
     reachable(class_name, db)
     analysis = db.get(class_name)
-    names = {n: parse(n) for n in analysis.names()} | {p.name: parse(p.default) for p in analysis.parameters if p.default is not None}
+    names = {n: parse(n) for n in analysis.names()} | {
+        p.name: parse(p.default) for p in analysis.parameters if p.default is not None
+    }
     given = {n: parse(v) for n, v in (arguments or {}).items()}
     unknown = sorted(set(given) - set(names) - AMBIENT)
     if unknown:
-        raise ExpandError(f"{class_name.rsplit('.', 1)[-1]} has no parameter {unknown[0]} (it has {', '.join(sorted(set(names) - AMBIENT))})")
+        raise ExpandError(
+            f"{class_name.rsplit('.', 1)[-1]} has no parameter {unknown[0]} (it has {', '.join(sorted(set(names) - AMBIENT))})"
+        )
     return _expand(analysis, names | given, case, model, db)
 
 # %% ../../nbs/cost/01_expand.ipynb #c0d37398
 def cost_of(kernels) -> Cost:
     "The sum of an expanded tree, as formulas"
     rows = list(_leaves(kernels, parse(1)))
-    return Cost(*(total(repeat * getattr(c, m) for c, repeat in rows) for m in ("flops", "matmul_flops", "read", "write")))
+    return Cost(
+        *(total(repeat * getattr(c, m) for c, repeat in rows) for m in ("flops", "matmul_flops", "read", "write"))
+    )
 
 
 def _leaves(kernels, repeat: Formula):

@@ -44,7 +44,8 @@ class Cost:
     kind: str  # matmul, pointwise, reduction, softmax, norm, copy, gather, create, select, uncounted
     flops: object = 0
     matmul_flops: object = 0
-    reads: dict = field(default_factory=dict)  # position of a tensor input -> elements read, where not all distinct ones
+    # position of a tensor input -> elements read, where not all distinct ones
+    reads: dict = field(default_factory=dict)
     writes: dict = field(default_factory=dict)  # position of an output -> elements written, where not the whole
 
 # %% ../../nbs/cost/00_operators.ipynb #d7fb0d77
@@ -111,7 +112,9 @@ def _baddbmm(inputs, outputs, args):
 def _grouped(inputs, outputs, args):
     from sympy import Symbol
     (t, k), n = inputs[0].shape, inputs[1].shape[-1]
-    return _product(CONVENTION["mac"] * t * k * n, reads={1: Symbol("active_experts", integer=True, positive=True) * k * n})
+    return _product(
+        CONVENTION["mac"] * t * k * n, reads={1: Symbol("active_experts", integer=True, positive=True) * k * n}
+    )
 
 # %% ../../nbs/cost/00_operators.ipynb #05861b4a
 @rule("convolution _convolution conv1d conv2d conv3d", "matmul")
@@ -138,14 +141,19 @@ def _scaled_grouped(inputs, outputs, args):
 def _attention(inputs, outputs, args):
     (*heads, s, d), keys, values = inputs[0].shape, inputs[1].shape[-2], inputs[2].shape[-1]
     scores = numel(heads) * s * keys  # of the query heads: grouped keys and values are shared
-    return Cost("attention", CONVENTION["mac"] * scores * (d + values) + (CONVENTION["elementwise"] + CONVENTION["softmax"]) * scores,
-                CONVENTION["mac"] * scores * (d + values))
+    return Cost(
+        "attention",
+        CONVENTION["mac"] * scores * (d + values) + (CONVENTION["elementwise"] + CONVENTION["softmax"]) * scores,
+        CONVENTION["mac"] * scores * (d + values)
+    )
 
 # %% ../../nbs/cost/00_operators.ipynb #e56405ec
 @rule("_fft_r2c _fft_c2r _fft_c2c", "select")
 def _fourier(inputs, outputs, args):
     real = inputs[0].shape != outputs[0].shape  # a real transform keeps half of the points, and one
-    full = max((inputs[0], outputs[0]), key=lambda o: numel(o.shape) if all(isinstance(n, int) for n in o.shape) else 0).shape
+    full = max(
+        (inputs[0], outputs[0]), key=lambda o: numel(o.shape) if all(isinstance(n, int) for n in o.shape) else 0
+    ).shape
     dims = args[1] if len(args) > 1 else (-1,)
     points = numel(full[d] for d in dims)
     if not isinstance(points, int):

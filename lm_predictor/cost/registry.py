@@ -28,7 +28,9 @@ def parameters(analysis: Analysis) -> list:
 def signature(analysis: Analysis) -> str:
     "How a class is called here: Linear(batch_size, seq_len, in_features, out_features, bias=1)"
     needed = parameters(analysis)
-    words = [p.name for p in needed if _default(p) is None] + [f"{p.name}={_default(p)}" for p in needed if _default(p) is not None]
+    words = [p.name for p in needed if _default(p) is None] + [
+        f"{p.name}={_default(p)}" for p in needed if _default(p) is not None
+    ]
     return f"{analysis.class_name.rsplit('.', 1)[-1]}({', '.join(words)})"
 
 
@@ -69,7 +71,9 @@ def compute(name: str, db: Database | None = None, model: str = "", **values) ->
             if v not in (0, 1):
                 raise ExpandError(f"{signature(analysis)}: {n} must be True or False, got {v!r}")
         elif isinstance(v, bool) or not isinstance(v, int) or v < (0 if n in ("cache_len", "use") else 1):
-            raise ExpandError(f"{signature(analysis)}: {n} must be a whole number of at least {0 if n in ('cache_len', 'use') else 1}, got {v!r}")
+            raise ExpandError(
+                f"{signature(analysis)}: {n} must be a whole number of at least {0 if n in ('cache_len', 'use') else 1}, got {v!r}"
+            )
     values = {n: int(v) if isinstance(v, bool) else v for n, v in values.items()}
     given = {n: _default(p) for n, p in known.items() if _default(p) is not None and n not in AMBIENT} | values
     missing = [n for n in known if n not in given and n not in AMBIENT]

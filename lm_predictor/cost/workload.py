@@ -28,7 +28,8 @@ class Workload:
     w_bits: int = 16
     a_bits: int = 16
     kv_bits: int = 16
-    active_experts: float | None = None  # experts per layer that some token is routed to; None for what uniform routing expects
+    # experts per layer that some token is routed to; None for what uniform routing expects
+    active_experts: float | None = None
 
     def __post_init__(self):
         for name, least in (("batch_size", 1), ("seq_len", 1), ("cache_len", 0)):
@@ -54,13 +55,20 @@ class Workload:
     def case(self) -> str:
         "The case of a model record that this workload runs"
         decode = self.seq_len == 1
-        return ("decode" if decode else self.phase) + ("_all" if self.logits == "all" and not decode else "") + ("_b1" if self.batch_size == 1 else "")
+        return (
+            ("decode" if decode else self.phase)
+            + ("_all" if self.logits == "all" and not decode else "")
+            + ("_b1" if self.batch_size == 1 else "")
+        )
 
     @property
     def symbols(self) -> dict:
         "Values of the workload's symbols"
-        return {"batch_size": self.batch_size, "seq_len": self.seq_len, "cache_len": self.cache_len,
-                "w_bytes": Fraction(self.w_bits, 8), "a_bytes": Fraction(self.a_bits, 8), "kv_bytes": Fraction(self.kv_bits, 8)}
+        return {
+            "batch_size": self.batch_size, "seq_len": self.seq_len, "cache_len": self.cache_len,
+            "w_bytes": Fraction(self.w_bits, 8), "a_bytes": Fraction(self.a_bits, 8),
+            "kv_bytes": Fraction(self.kv_bits, 8)
+        }
 
 # %% ../../nbs/cost/03_workload.ipynb #7e17c322
 def active_experts(experts: int, per_token: int, tokens: int) -> Fraction:

@@ -57,7 +57,9 @@ class Reference:
 
     def __post_init__(self):
         if not _CLASS_NAME.fullmatch(self.class_name):
-            raise FormulaError(f"{_short(self.class_name)!r} is not a fully qualified class name such as torch.nn.Linear")
+            raise FormulaError(
+                f"{_short(self.class_name)!r} is not a fully qualified class name such as torch.nn.Linear"
+            )
         for name, _ in self.kwargs: _check_name(name)
         if len(dict(self.kwargs)) < len(self.kwargs):
             raise FormulaError(f"{self.class_name} is given the same argument twice")
@@ -286,7 +288,8 @@ def _at(text: str, offset: int) -> str:
 def _foreign(text: str, offset: int) -> FormulaError:
     "The error for a character that starts no token"
     char, place = text[offset], _at(text, offset)
-    if char == "$": return FormulaError(f"a reference is written ${{fully.qualified.Class}}(...), got a '$' without it {place}")
+    if char == "$":
+        return FormulaError(f"a reference is written ${{fully.qualified.Class}}(...), got a '$' without it {place}")
     if char in _FOREIGN: return FormulaError(f"a formula has no {_FOREIGN[char]}, got {char!r} {place}")
     return FormulaError(f"a formula has no character {ascii(char)} (U+{ord(char):04X}), got it {place}")
 
@@ -344,7 +347,8 @@ def _problem(text: str, token: re.Match, kind: str, previous: "str | None") -> "
     "What is wrong with one token, where it stands"
     word = token[0]
     if kind == "name" and keyword.iskeyword(word): return f"a formula has no keywords, got {word!r}"
-    if kind == "number" and sum(map(str.isdigit, word)) > MAX_DIGITS: return f"a constant has more than {MAX_DIGITS} digits"
+    if kind == "number" and sum(map(str.isdigit, word)) > MAX_DIGITS:
+        return f"a constant has more than {MAX_DIGITS} digits"
     if kind == "number" and _NO_NUMBER.match(text, token.end()):
         return f"a number is digits, with or without a point, got {_short(text[token.start():token.end() + 1])!r}"
     if kind in _VALUES and previous in (*_VALUES, "close"): return f"an operator is missing before {_short(word)!r}"
@@ -422,9 +426,13 @@ def _read_call(node: ast.Call, source: _Source) -> Formula:
     if source.class_of(node.func): return _read_reference(node, source)
     function = source.segment(node.func)
     if function not in FUNCTIONS:
-        raise FormulaError(f"only {', '.join(FUNCTIONS)} may be called, got {_short(function)!r} {source.at(node.func)}")
+        raise FormulaError(
+            f"only {', '.join(FUNCTIONS)} may be called, got {_short(function)!r} {source.at(node.func)}"
+        )
     for named in node.keywords:
-        raise FormulaError(f"{function} takes no named arguments, got {_short(source.segment(named))!r} {source.at(named)}")
+        raise FormulaError(
+            f"{function} takes no named arguments, got {_short(source.segment(named))!r} {source.at(named)}"
+        )
     return _placed(node.func, source, _call, function, *[_read(arg, source) for arg in node.args])
 
 
@@ -505,7 +513,9 @@ def _check_known(names: Iterable[str], known: "frozenset | None", place: str = "
     if known is None: return
     for name in sorted(set(names) - known):
         near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.75)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(sorted(known)[:12]) or 'none'}"
+        hint = (
+            f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(sorted(known)[:12]) or 'none'}"
+        )
         raise FormulaError(f"unknown name {_short(name)!r}{place}; {hint}")
 
 # %% ../../nbs/formula/00_language.ipynb #a4d14fc2
@@ -628,7 +638,8 @@ def _numpy_rules(np) -> dict:
 # %% ../../nbs/formula/00_language.ipynb #d4c765d1
 def _columns(np, names: tuple, values: tuple) -> list:
     "The arguments as arrays: all int64, or all float64 if one of them holds floats"
-    if len(values) != len(names): raise FormulaError(f"takes {len(names)} arguments ({', '.join(names)}), got {len(values)}")
+    if len(values) != len(names):
+        raise FormulaError(f"takes {len(names)} arguments ({', '.join(names)}), got {len(values)}")
     arrays = [np.asarray(value) for value in values]
     for name, array in zip(names, arrays):
         if array.dtype.kind not in "biuf": raise FormulaError(f"{name} holds {array.dtype}, not int64 or float64")
@@ -687,13 +698,17 @@ def split_references(formula: Formula) -> "tuple[Formula, dict[Reference, Formul
         return total(direct for direct, _ in parts), {ref: total(some) for ref, some in counts.items()}
     having = [part for part in formula.args if part.references]
     if len(having) > 1 or formula.op not in ("*", "/") or (formula.op == "/" and formula.args[0] is not having[0]):
-        raise FormulaError(f"references are added up, and multiplied by numbers and names; got {_short(str(formula))!r}")
+        raise FormulaError(
+            f"references are added up, and multiplied by numbers and names; got {_short(str(formula))!r}"
+        )
     direct, counts = split_references(having[0])
     times = lambda part: _BUILD[formula.op](*[part if a is having[0] else a for a in formula.args])
     return times(direct), {ref: times(count) for ref, count in counts.items()}
 
 # %% ../../nbs/formula/00_language.ipynb #c340cf1d
-_RELATIONS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_RELATIONS = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge
+}
 _COMPARISONS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 
 

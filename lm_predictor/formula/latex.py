@@ -13,9 +13,12 @@ from .language import FUNCTIONS, Condition, Formula, Reference, parse
 __all__ = ['LETTERS', 'symbol', 'latex']
 
 # %% ../../nbs/formula/02_latex.ipynb #8e92a392
-LETTERS = {"batch_size": "B", "seq_len": "S", "cache_len": "C", "hidden_size": "H", "num_heads": "N", "num_kv_heads": "N_{kv}", "head_dim": "D",
-           "intermediate_size": "I", "moe_intermediate_size": "I_e", "vocab_size": "V", "num_layers": "L", "num_experts": "E", "num_local_experts": "E",
-           "num_experts_per_tok": "k", "active_experts": "E_a", "sliding_window": "W", "w_bytes": "b_w", "a_bytes": "b_a", "kv_bytes": "b_{kv}"}
+LETTERS = {
+    "batch_size": "B", "seq_len": "S", "cache_len": "C", "hidden_size": "H", "num_heads": "N",
+    "num_kv_heads": "N_{kv}", "head_dim": "D", "intermediate_size": "I", "moe_intermediate_size": "I_e",
+    "vocab_size": "V", "num_layers": "L", "num_experts": "E", "num_local_experts": "E", "num_experts_per_tok": "k",
+    "active_experts": "E_a", "sliding_window": "W", "w_bytes": "b_w", "a_bytes": "b_a", "kv_bytes": "b_{kv}"
+}
 
 
 def symbol(name: str) -> str:
@@ -50,7 +53,11 @@ def latex(
 
 
 def _number(value: int | Fraction) -> str:
-    return str(value) if isinstance(value, int) else rf"{'-' * (value < 0)}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+    return (
+        str(value)
+        if isinstance(value, int)
+        else rf"{'-' * (value < 0)}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+    )
 
 
 def _bracketed(formula: Formula, loose: tuple) -> str:
@@ -87,6 +94,8 @@ def _other(op: str, args: tuple) -> str:
 
 
 def _reference(ref: Reference) -> str:
-    given = [latex(a) for a in ref.args] + [f"{symbol(name)}={latex(value)}" for name, value in ref.kwargs if symbol(name) != latex(value)]
+    given = [latex(a) for a in ref.args] + [
+        f"{symbol(name)}={latex(value)}" for name, value in ref.kwargs if symbol(name) != latex(value)
+    ]
     name, arguments = ref.class_name.rpartition(".")[2].replace("_", r"\_"), r",\ ".join(given)
     return rf"\mathrm{{{name}}}\left({arguments}\right)"

@@ -83,7 +83,8 @@ def _fraction(expr) -> "tuple[Formula, Formula]":
     if getattr(expr, "is_Rational", False): return _number(int(expr.p)), _number(int(expr.q))
     if type(expr).__name__ != "Pow": return from_sympy(expr), _number(1)
     base, exponent = expr.args
-    if not exponent.is_Integer: raise FormulaError(f"{_short(expr)}: Pow needs an integer exponent in the formula language")
+    if not exponent.is_Integer:
+        raise FormulaError(f"{_short(expr)}: Pow needs an integer exponent in the formula language")
     power = _power(from_sympy(base), _number(abs(int(exponent))))
     return (power, _number(1)) if exponent >= 0 else (_number(1), power)
 

@@ -14,8 +14,12 @@ __all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'N
            'relate', 'text_config', 'flat', 'integers', 'set_attribute', 'rope_kind', 'settings', 'window']
 
 # %% ../../nbs/models/00_attributes.ipynb #b5088c7d
-LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")  # how a config calls its number of decoder layers; the first counts
-CANONICAL = {"num_attention_heads": "num_heads", "num_key_value_heads": "num_kv_heads", "ffn_dim": "intermediate_size", **{name: "num_layers" for name in LAYERS[:3]}}
+# how a config calls its number of decoder layers; the first counts
+LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+CANONICAL = {
+    "num_attention_heads": "num_heads", "num_key_value_heads": "num_kv_heads", "ffn_dim": "intermediate_size",
+    **{name: "num_layers" for name in LAYERS[:3]}
+}
 
 WORKLOAD = {  # the symbols that are not the model's own
     "batch_size": "sequences processed at once", "seq_len": "new tokens per sequence",
@@ -28,12 +32,14 @@ MEANING = {
     "hidden_size": "width of the residual stream", "intermediate_size": "inner width of the feed-forward block",
     "vocab_size": "tokens in the vocabulary", "num_heads": "attention heads of the queries",
     "num_kv_heads": "attention heads of keys and values", "head_dim": "width of one attention head",
-    "num_layers": "decoder layers", "max_position_embeddings": "positions with a learned embedding, or the context limit",
+    "num_layers": "decoder layers",
+    "max_position_embeddings": "positions with a learned embedding, or the context limit",
     "num_local_experts": "experts per layer", "num_experts": "experts per layer",
     "num_experts_per_tok": "experts that one token is routed to", "moe_intermediate_size": "inner width of one expert",
     "word_embed_proj_dim": "width of the token embedding where it is projected to hidden_size",
     "sliding_window": "tokens that a token attends to at most",
-    "use": "which of the ways in which a model uses the class, numbered in the order of their first calls", **WORKLOAD}
+    "use": "which of the ways in which a model uses the class, numbered in the order of their first calls", **WORKLOAD
+}
 
 SYMBOLIC = (  # config attributes that become symbols where they are integers above 1
     "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -46,9 +52,12 @@ def canonical(attribute: str) -> str:
     return CANONICAL.get(attribute, attribute)
 
 # %% ../../nbs/models/00_attributes.ipynb #840b9cfa
-HINTS = {"batch_size": 3, "seq_len": 19, "cache_len": 29, "num_kv_heads": 5, "num_groups": 2, "half_head_dim": 8,
-         "hidden_size": 136, "intermediate_size": 184, "moe_intermediate_size": 248, "word_embed_proj_dim": 152, "vocab_size": 300_007,
-         "max_position_embeddings": 2003, "sliding_window": 4099, "num_local_experts": 7, "num_experts": 7, "num_experts_per_tok": 3}
+HINTS = {
+    "batch_size": 3, "seq_len": 19, "cache_len": 29, "num_kv_heads": 5, "num_groups": 2, "half_head_dim": 8,
+    "hidden_size": 136, "intermediate_size": 184, "moe_intermediate_size": 248, "word_embed_proj_dim": 152,
+    "vocab_size": 300_007, "max_position_embeddings": 2003, "sliding_window": 4099, "num_local_experts": 7,
+    "num_experts": 7, "num_experts_per_tok": 3
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,8 @@ def relate(values: dict, concrete=frozenset()) -> Relation:
     """
     if concrete & set(_HEADS):
         concrete = concrete | (set(_HEADS) & set(values))
-    concrete = concrete | {name for name, value in values.items() if value == 1}  # code does other things with one: it broadcasts
+    # code does other things with one: it broadcasts
+    concrete = concrete | {name for name, value in values.items() if value == 1}
     attributes = {name: (canonical(name),) for name in SYMBOLIC if values.get(name, 0) > 0}
     rewrite, assumptions = {}, []
     heads, kv = values.get("num_attention_heads", 0), values.get("num_key_value_heads", 0)
@@ -80,7 +90,9 @@ def relate(values: dict, concrete=frozenset()) -> Relation:
             attributes["num_key_value_heads"] = ("num_heads",)
             assumptions.append("num_kv_heads == num_heads")
         elif kv > 1:
-            attributes |= {"num_key_value_heads": ("num_kv_heads",), "num_attention_heads": ("num_kv_heads", "num_groups")}
+            attributes |= {
+                "num_key_value_heads": ("num_kv_heads",), "num_attention_heads": ("num_kv_heads", "num_groups")
+            }
             rewrite["num_groups"] = "num_heads / num_kv_heads"
             assumptions += ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads"]
         if values.get("head_dim", 0) > 1:

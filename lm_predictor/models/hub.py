@@ -88,7 +88,9 @@ def _from_hub(model: str, known: dict) -> dict:
     try:
         from transformers import PreTrainedConfig
     except ImportError:
-        raise ModelError(f"{model!r} is no preset{hint}; other models of the hub need pip install 'lm-predictor[trace]'") from None
+        raise ModelError(
+            f"{model!r} is no preset{hint}; other models of the hub need pip install 'lm-predictor[trace]'"
+        ) from None
     reason = "the hub cannot be reached"
     for local in (True, False):  # a config already downloaded needs no network
         if not local and not _hub_reachable():
@@ -100,7 +102,9 @@ def _from_hub(model: str, known: dict) -> dict:
             return config
         except (OSError, ValueError) as e:
             reason = str(e).splitlines()[0][:160]
-    raise ModelError(f"{model!r} is no preset, and {'no config of it came from the hub: ' + reason if 'reached' not in reason else reason}{hint}")
+    raise ModelError(
+        f"{model!r} is no preset, and {'no config of it came from the hub: ' + reason if 'reached' not in reason else reason}{hint}"
+    )
 
 # %% ../../nbs/models/02_hub.ipynb #5ab0db24
 def _find_config(model: str) -> tuple[str, dict, str]:

@@ -34,9 +34,15 @@ def full_config(config: dict):
         return _custom_config(config)
     if model_type not in causal:
         near = difflib.get_close_matches(model_type, list(causal), n=3)
-        what = "is not a causal language model" if model_type in every else "is no model_type of the installed transformers"
+        what = (
+            "is not a causal language model"
+            if model_type in every
+            else "is no model_type of the installed transformers"
+        )
         if own_code(config):
-            raise ModelError(f"model_type {model_type!r} {what}, and the code that its config names ({own_code(config)}) is run only with --trust-remote-code")
+            raise ModelError(
+                f"model_type {model_type!r} {what}, and the code that its config names ({own_code(config)}) is run only with --trust-remote-code"
+            )
         raise ModelError(f"model_type {model_type!r} {what}{'; near: ' + ', '.join(near) if near else ''}")
     try:
         full = AutoConfig.for_model(**{k: v for k, v in config.items() if k != "auto_map"})
@@ -44,7 +50,8 @@ def full_config(config: dict):
         raise ModelError(f"config: {' '.join(str(e).split()).rpartition('Error: ')[2][:300]}") from None
     try:
         check_numbers(type(full)().to_dict())
-    except Exception:  # its defaults break the rules (a head width of its own), or it has none: then the rules are not for this type
+    except Exception:
+        # its defaults break the rules (a head width of its own), or it has none: then the rules are not for this type
         return full
     check_numbers(full.to_dict())  # what the config gives against what it leaves to the defaults
     return full

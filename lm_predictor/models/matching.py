@@ -38,7 +38,10 @@ def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
         if symbol == "num_kv_heads" and value is None:
             value = config_value(config, record.symbols["num_heads"]["names"], record.symbols["num_heads"]["default"])
         if symbol == "head_dim" and (value is None or about.get("derived") and config_value(config, about["names"]) is None):
-            width, heads = (config_value(config, record.symbols[n]["names"], record.symbols[n]["default"]) for n in ("hidden_size", "num_heads"))
+            width, heads = (
+                config_value(config, record.symbols[n]["names"], record.symbols[n]["default"])
+                for n in ("hidden_size", "num_heads")
+            )
             check_numbers({"hidden_size": width, "num_attention_heads": heads})
             value = width // heads
         if symbol == "tie_word_embeddings":

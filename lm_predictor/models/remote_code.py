@@ -29,7 +29,9 @@ def _code_directory(place: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
         with quiet():
-            return Path(snapshot_download(place, allow_patterns=["*.py", "config.json"], local_files_only=not _hub_reachable()))
+            return Path(
+                snapshot_download(place, allow_patterns=["*.py", "config.json"], local_files_only=not _hub_reachable())
+            )
     except (ImportError, OSError, ValueError) as e:
         raise ModelError(f"the code of {place} cannot be had: {' '.join(str(e).split())[:200]}") from None
 
@@ -61,9 +63,13 @@ def missing_package(error: BaseException) -> str:
 # %% ../../nbs/models/03_remote_code.ipynb #2171b52f
 def _code_class(code: dict, reference: str) -> type:
     "A class of a model's own code, loaded"
-    from transformers.dynamic_module_utils import HF_MODULES_CACHE, check_imports, create_dynamic_module, get_class_in_module
+    from transformers.dynamic_module_utils import (
+        HF_MODULES_CACHE, check_imports, create_dynamic_module, get_class_in_module
+    )
     directory, (module, _, name) = Path(code["directory"]), reference.rpartition(".")
-    place = Path("transformers_modules", f"custom_{re.sub(r'[^0-9A-Za-z_]', '_', directory.name)}", f"code_{code['sha256'][:12]}")
+    place = Path(
+        "transformers_modules", f"custom_{re.sub(r'[^0-9A-Za-z_]', '_', directory.name)}", f"code_{code['sha256'][:12]}"
+    )
     create_dynamic_module(place)
     for file in directory.glob("*.py"):
         if file.name != "__init__.py":
@@ -79,7 +85,8 @@ def _custom_config(config: dict):
     try:
         model = _code_class(code, code["model"])
         kind = _code_class(code, code["config"]) if code["config"] else CONFIG_MAPPING[config["model_type"]]
-        kind = type(kind.__name__, (kind,), {"__module__": model.__module__})  # not the class of transformers, even where it is that one
+        # not the class of transformers, even where it is that one
+        kind = type(kind.__name__, (kind,), {"__module__": model.__module__})
         AutoModelForCausalLM.register(kind, model, exist_ok=True)
         return kind.from_dict({k: v for k, v in config.items() if k not in ("custom_code", "auto_map")})
     except Exception as e:  # somebody else's code

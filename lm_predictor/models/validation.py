@@ -20,11 +20,17 @@ WIDTHS = ("hidden_size", "n_embd", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
-HEAD_WIDTHS = ("head_dim", "qk_head_dim", "qk_nope_head_dim", "attention_head_dim", "attention_head_size", "kv_channels", "d_kv")
-SIZES = (*WIDTHS, *HEADS, *LAYERS, *HEAD_WIDTHS, *EXPERTS, *CHOSEN, "num_key_value_heads", "num_kv_heads", "intermediate_size", "n_inner", "ffn_dim", "vocab_size",
-         "moe_intermediate_size", "max_position_embeddings", "n_positions", "sliding_window", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim", "state_size")
+HEAD_WIDTHS = (
+    "head_dim", "qk_head_dim", "qk_nope_head_dim", "attention_head_dim", "attention_head_size", "kv_channels", "d_kv"
+)
+SIZES = (
+    *WIDTHS, *HEADS, *LAYERS, *HEAD_WIDTHS, *EXPERTS, *CHOSEN, "num_key_value_heads", "num_kv_heads",
+    "intermediate_size", "n_inner", "ffn_dim", "vocab_size", "moe_intermediate_size", "max_position_embeddings",
+    "n_positions", "sliding_window", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim", "state_size"
+)
 MAY_BE_ZERO = {*EXPERTS, *CHOSEN, "moe_intermediate_size", "sliding_window"}
-PER_LAYER = {*HEADS, "num_key_value_heads", "num_kv_heads", "intermediate_size"}  # some types give a list with one entry per layer
+# some types give a list with one entry per layer
+PER_LAYER = {*HEADS, "num_key_value_heads", "num_kv_heads", "intermediate_size"}
 
 # %% ../../nbs/models/01_validation.ipynb #357c7f8e
 def check_numbers(config: dict) -> None:
@@ -34,9 +40,13 @@ def check_numbers(config: dict) -> None:
         for value in given if isinstance(given, list) and given and name in PER_LAYER else [given]:
             most = 10**5 if name in LAYERS else 10**12
             if value is not None and (type(value) is not int or not (0 if name in MAY_BE_ZERO else 1) <= value <= most):
-                raise ModelError(f"config: {name} must be a positive integer (at most 10**{len(str(most)) - 1}), got {str(value)[:60]!r}")
+                raise ModelError(
+                    f"config: {name} must be a positive integer (at most 10**{len(str(most)) - 1}), got {str(value)[:60]!r}"
+                )
     first = lambda names: next(((n, config[n]) for n in names if isinstance(config.get(n), int)), ("", 0))
-    (wide, width), (many, heads), (kv_name, kv), (deep, layers) = map(first, (WIDTHS, HEADS, ("num_key_value_heads", "num_kv_heads"), LAYERS))
+    (wide, width), (many, heads), (kv_name, kv), (deep, layers) = map(
+        first, (WIDTHS, HEADS, ("num_key_value_heads", "num_kv_heads"), LAYERS)
+    )
     if width and heads and not first(HEAD_WIDTHS)[1] and width % heads:
         raise ModelError(f"config: {wide} {width} is not divisible by {many} {heads}")
     if heads and kv and heads % kv:

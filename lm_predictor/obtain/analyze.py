@@ -35,9 +35,23 @@ def analyze(model: str | dict, db: Database | None = None, progress=None, trust_
     record = find_record(config, db, progress, trace)
     doubts = untrusted(record, db)
     if doubts:
-        record = replace(record, notes=(f"unverified: {', '.join(doubts)}; `lm-predictor verify {name}` says why", *record.notes))
+        record = replace(
+            record, notes=(f"unverified: {', '.join(doubts)}; `lm-predictor verify {name}` says why", *record.notes)
+        )
     if own_code(config) and not config.get("custom_code"):
-        record = replace(record, notes=(*record.notes, f"the config names code of its own ({own_code(config)}), which was not run: the class of transformers was analyzed"))
+        record = replace(
+            record,
+            notes=(
+                *record.notes,
+                f"the config names code of its own ({own_code(config)}), which was not run: the class of transformers was analyzed"
+            ),
+        )
     if config.get("quantization_config"):
-        record = replace(record, notes=(*record.notes, "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"))
+        record = replace(
+            record,
+            notes=(
+                *record.notes,
+                "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"
+            ),
+        )
     return ModelCost(name, record, symbol_values(record, config))

@@ -52,7 +52,9 @@ def model_types() -> list[str]:
     try:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as causal
     except ImportError as e:
-        raise ModelError(f"the list of model types needs {e.name or 'transformers'}: pip install 'lm-predictor[trace]'") from None
+        raise ModelError(
+            f"the list of model types needs {e.name or 'transformers'}: pip install 'lm-predictor[trace]'"
+        ) from None
     return sorted(causal)
 
 # %% ../../nbs/obtain/05_build.ipynb #b0135111
@@ -66,14 +68,19 @@ def build_items(names=(), types: bool = False) -> list[Item]:
     for name in others:
         if name not in every:
             near = difflib.get_close_matches(name.lower(), sorted({*aliases, *every}), n=3)
-            raise ModelError(f"{name!r} is no preset and no causal language model type{'; near: ' + ', '.join(near) if near else ''}")
+            raise ModelError(
+                f"{name!r} is no preset and no causal language model type{'; near: ' + ', '.join(near) if near else ''}"
+            )
     chosen += [Item(aliases[n.lower()], known[aliases[n.lower()]]["config"]) for n in names if n.lower() in aliases]
     chosen += [Item(t, type_config(t)) for t in every if types or t in others]
     return sorted({i.name: i for i in chosen}.values(), key=lambda i: (i.name not in known, i.name))
 
 # %% ../../nbs/obtain/05_build.ipynb #e3f159a7
-PRELOADED = ["lm_predictor.obtain.build", "lm_predictor.tracing.classes", "lm_predictor.verification.verify", "transformers.models.auto.modeling_auto", "transformers.generation.utils",
-             "transformers.modeling_layers", "torch.export._trace", "torch.utils.flop_counter", "networkx", "jsonschema"]
+PRELOADED = [
+    "lm_predictor.obtain.build", "lm_predictor.tracing.classes", "lm_predictor.verification.verify",
+    "transformers.models.auto.modeling_auto", "transformers.generation.utils", "transformers.modeling_layers",
+    "torch.export._trace", "torch.utils.flop_counter", "networkx", "jsonschema"
+]
 FEW = 3  # items for which a trace beforehand does not pay
 
 
@@ -139,7 +146,9 @@ def _start(context, item: Item) -> tuple:
     try:
         process.start()
     except EOFError:  # the process that others are forked from died of its imports, and said so on stderr
-        raise ModelError("tracing cannot start, because importing torch and transformers fails here; the reason stands above") from None
+        raise ModelError(
+            "tracing cannot start, because importing torch and transformers fails here; the reason stands above"
+        ) from None
     theirs.close()
     return ours, Running(item, process, time.monotonic())
 
@@ -147,7 +156,9 @@ def _start(context, item: Item) -> tuple:
 def current_record(config: dict, directory: Path):
     "The record in a directory that fits a config and the installed source; None when there is none"
     db = Database(directory, directory)
-    return next((r for _, r in stored_records(config["model_type"], db) if not fits(r, config) and not outdated(r, db)), None)
+    return next(
+        (r for _, r in stored_records(config["model_type"], db) if not fits(r, config) and not outdated(r, db)), None
+    )
 
 # %% ../../nbs/obtain/05_build.ipynb #7328c01a
 def landed(item: Item, result, directory: Path) -> tuple[str, str]:
@@ -171,14 +182,20 @@ def _ready(running: dict, timeout: float, look) -> list:
     ready = []
     while running and not ready:
         look()
-        ready = multiprocessing.connection.wait(list(running), 0.2) or [c for c, r in running.items() if time.monotonic() - r.start >= timeout]
+        ready = multiprocessing.connection.wait(list(running), 0.2) or [
+            c for c, r in running.items() if time.monotonic() - r.start >= timeout
+        ]
     return ready
 
 # %% ../../nbs/obtain/05_build.ipynb #7935981c
 def _finish(connection, r: Running, directory: Path, timeout: float) -> Outcome:
     "Take the result of a trace, or end it when it is late"
     try:
-        status, text = landed(r.item, connection.recv(), directory) if connection.poll() else ("failed", f"not done after {timeout:g} s (--timeout)")
+        status, text = (
+            landed(r.item, connection.recv(), directory)
+            if connection.poll()
+            else ("failed", f"not done after {timeout:g} s (--timeout)")
+        )
     except EOFError:
         r.process.join()
         status, text = "failed", f"its process ended without a result (exit {r.process.exitcode}; was the memory full?)"
@@ -239,7 +256,11 @@ def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 60
         while any(waiting.values()) or running:
             look()
             busy = {r.item.kind for r in running.values()}
-            kind = next((k for k, queue in waiting.items() if queue and k not in busy), None) if len(running) < jobs else None
+            kind = (
+                next((k for k, queue in waiting.items() if queue and k not in busy), None)
+                if len(running) < jobs
+                else None
+            )
             if kind:
                 item = waiting[kind].pop(0)
                 record = current_record(item.config, directory)
@@ -270,7 +291,14 @@ def forget(items: list[Item], directory: Path) -> None:
             left = [replace(v, models=tuple(m for m in v.models if m not in ids)) for v in analysis.variants]
             left = [v for v, old in zip(left, analysis.variants) if v.models or not old.models]
             if left:
-                write_json(path, analysis_to_json(replace(analysis, variants=canonical_variants(left), naming=analysis.naming or name_record(name))))
+                write_json(
+                    path,
+                    analysis_to_json(
+                        replace(
+                            analysis, variants=canonical_variants(left), naming=analysis.naming or name_record(name)
+                        )
+                    ),
+                )
             else:
                 path.unlink()
         for path in gone:

@@ -36,11 +36,17 @@ def find_record(config: dict, db: Database, progress=None, trace: bool = True) -
             return record
         ready = all(importlib.util.find_spec(p) for p in ("torch", "transformers"))
         if old and not (ready and trace):
-            remedy = "`lm-predictor trace` makes it again" if ready else "with pip install 'lm-predictor[trace]' it is traced again"
+            remedy = (
+                "`lm-predictor trace` makes it again"
+                if ready
+                else "with pip install 'lm-predictor[trace]' it is traced again"
+            )
             return replace(record, notes=(*record.notes, f"stale: {old}; {remedy}"))
         reason, stale = reason or old, path if old else stale
     if not trace:
-        raise ModelError(f"{model_type}: no stored record fits this config{f' ({reason})' if reason else ''}; `lm-predictor trace MODEL` makes one")
+        raise ModelError(
+            f"{model_type}: no stored record fits this config{f' ({reason})' if reason else ''}; `lm-predictor trace MODEL` makes one"
+        )
     record = trace_config(config, db, progress, why=reason)[0]
     if stale and stale.stem != record.id:
         stale.unlink(missing_ok=True)

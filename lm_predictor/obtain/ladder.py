@@ -18,7 +18,10 @@ __all__ = ['record_values', 'tried_below', 'add_limits', 'add_deal', 'traced_rec
 # %% ../../nbs/obtain/00_ladder.ipynb #d08bfa31
 def record_values(record: ModelRecord, config) -> dict:
     "The numbers of a transformers config for the symbols of a record"
-    return {s: int(getattr(text_config(config), about["names"][0], about["default"]) or 0) for s, about in record.symbols.items()}
+    return {
+        s: int(getattr(text_config(config), about["names"][0], about["default"]) or 0)
+        for s, about in record.symbols.items()
+    }
 
 # %% ../../nbs/obtain/00_ladder.ipynb #725e817e
 def tried_below(seen: int, smallest: int) -> list[int]:
@@ -40,8 +43,10 @@ def add_limits(record: ModelRecord, config, values: dict, trace) -> None:
         return
     twin, rng, least, limits = Twin(record, config, values), random.Random(0), trace.least, {}
     for case in record.cases:
-        usual = workload_sizes(record, case, values, rng, (2, 9))  # few: code that loops over tokens takes long with many
-        if usual is None or case.endswith(("_over", "_past")) or case in trace.forms and trace.forms[case].multiple:  # that states its limits
+        # few: code that loops over tokens takes long with many
+        usual = workload_sizes(record, case, values, rng, (2, 9))
+        # that states its limits
+        if usual is None or case.endswith(("_over", "_past")) or case in trace.forms and trace.forms[case].multiple:
             continue
         for name, smallest in _SMALLEST[case.split("_")[0]].items():
             seen = least.get(case, {}).get(name, 2)
@@ -70,9 +75,15 @@ def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
 def add_deal(record: ModelRecord, dealt: dict) -> None:
     "Say in a record how many tokens give every expert its share; dealt: {case: tokens}, empty for a model that does not look at its choices"
     for case, share in dealt.items():
-        record.case_assumptions[case] = (*record.case_assumptions.get(case, ()), f"{'batch_size' if case.startswith('decode') else 'seq_len'} >= {share}")
+        record.case_assumptions[case] = (
+            *record.case_assumptions.get(case, ()),
+            f"{'batch_size' if case.startswith('decode') else 'seq_len'} >= {share}"
+        )
     if dealt:
-        record.notes = (*record.notes, f"tokens are dealt out to the experts in turn; exact at multiples of {max(dealt.values())} tokens, else the mean of it")
+        record.notes = (
+            *record.notes,
+            f"tokens are dealt out to the experts in turn; exact at multiples of {max(dealt.values())} tokens, else the mean of it"
+        )
 
 # %% ../../nbs/obtain/00_ladder.ipynb #eb2b5a01
 def _ways(config, cases, progress) -> tuple[list, list]:
@@ -80,8 +91,16 @@ def _ways(config, cases, progress) -> tuple[list, list]:
     from lm_predictor.models.attributes import integers
     from lm_predictor.tracing.sampled import sample_model
     from lm_predictor.tracing.symbolic import trace_model
-    return ([lambda: trace_model(config, cases, progress), lambda: trace_model(config, cases, progress, frozenset(integers(config)))],
-            [lambda: sample_model(config, cases, progress), lambda: sample_model(config, cases, progress, every_layer=True)])
+    return (
+        [
+            lambda: trace_model(config, cases, progress),
+            lambda: trace_model(config, cases, progress, frozenset(integers(config)))
+        ],
+        [
+            lambda: sample_model(config, cases, progress),
+            lambda: sample_model(config, cases, progress, every_layer=True)
+        ],
+    )
 
 
 def _record_of(trace, model_type: str) -> ModelRecord:
@@ -90,7 +109,9 @@ def _record_of(trace, model_type: str) -> ModelRecord:
     from lm_predictor.tracing.runtime.recorder import TraceError
     record = model_record(trace)
     add_deal(record, trace.dealt)
-    strange = {str(n) for g in record.cases.values() for node in g.nodes for n in node.flops.names} - {*record.symbols, *WORKLOAD}
+    strange = {str(n) for g in record.cases.values() for node in g.nodes for n in node.flops.names} - {
+        *record.symbols, *WORKLOAD
+    }
     if strange:
         raise TraceError(f"{model_type}: figures depend on data ({', '.join(sorted(strange))})")
     return record
@@ -124,7 +145,10 @@ def traced_record(config, progress=None, cases=None) -> tuple:
         try:
             wrong = [c for c in against_counter(record, config, values) if not c.ok]
         except Exception as e:  # the counter cannot run this model on the meta device: there is no second road here
-            record.notes = (*record.notes, f"not compared with torch's FlopCounterMode, which cannot run this model without data ({type(e).__name__})")
+            record.notes = (
+                *record.notes,
+                f"not compared with torch's FlopCounterMode, which cannot run this model without data ({type(e).__name__})"
+            )
             add_limits(record, config, values, trace)
             return trace, record
         if not wrong:

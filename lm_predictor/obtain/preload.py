@@ -14,4 +14,9 @@ __all__ = []
 
 # %% ../../nbs/obtain/06_preload.ipynb #14c6d280
 with contextlib.suppress(Exception):
-    traced({"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 96})
+    traced(
+        {
+            "model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 128,
+            "num_attention_heads": 4, "vocab_size": 96
+        }
+    )

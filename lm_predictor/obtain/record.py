@@ -49,7 +49,11 @@ def untraceable(error: Exception, config: dict) -> str:
     blamed = [n for n, v in config.items() if isinstance(root, KeyError) and isinstance(v, str) and root.args == (v,)]
     if blamed:
         return f"config: {blamed[0]} is {config[blamed[0]]!r}, which {config['model_type']} does not know"
-    return str(error) if type(error).__name__ == "TraceError" else f"{config['model_type']}: its forward() cannot be traced with this config: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return (
+        str(error)
+        if type(error).__name__ == "TraceError"
+        else f"{config['model_type']}: its forward() cannot be traced with this config: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    )
 
 # %% ../../nbs/obtain/01_record.ipynb #d4e4cdf4
 def fit_own_config(record: ModelRecord, config: dict, full) -> None:
@@ -74,7 +78,9 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         from lm_predictor.obtain.ladder import traced_record
         import transformers
     except ImportError as e:
-        raise ModelError(f"{config['model_type']}: no stored record fits this config{f' ({why})' if why else ''}, and tracing it needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
+        raise ModelError(
+            f"{config['model_type']}: no stored record fits this config{f' ({why})' if why else ''}, and tracing it needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'"
+        ) from None
     model_type, code = config["model_type"], config.get("custom_code")
     with quiet():
         full = full_config(config)
@@ -90,7 +96,9 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         try:
             classes = ClassRecords.of(trace, record.id).all()
         except Exception as e:  # a class that the records cannot express
-            raise ModelError(f"{model_type}: the records of its classes cannot be made: {type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
+            raise ModelError(
+                f"{model_type}: the records of its classes cannot be made: {type(e).__name__}: {' '.join(str(e).split())[:200]}"
+            ) from e
         record.verification = verification(record, Database.of(classes))
     return record, {name: replace(a, verification=record.verification) for name, a in classes.items()}
 
@@ -103,6 +111,9 @@ def verification(record: ModelRecord, db: Database) -> dict:
     if before and before.verification and record_to_json(replace(record, verification=before.verification)) == record_to_json(before):
         return before.verification
     doubts = [n for n in record.notes if "not compared" in n or "do not rely" in n]
-    checks = [Check("matmul_flops equals FlopCounterMode: prefill, decode, extend", not doubts, "; ".join(doubts)), *expansion(record, db),
-              Check("every operator has a cost rule", not record.uncounted, ", ".join(record.uncounted))]
+    checks = [
+        Check("matmul_flops equals FlopCounterMode: prefill, decode, extend", not doubts, "; ".join(doubts)),
+        *expansion(record, db),
+        Check("every operator has a cost rule", not record.uncounted, ", ".join(record.uncounted))
+    ]
     return verdict(checks, record.packages, before and before.verification)

@@ -69,7 +69,11 @@ def store(record: dict, classes: dict, directory: Path) -> None:
         before = read_json(path) if path.is_file() else {}
         _keep_given(record, before)
         same = before == {**record, "verification": before.get("verification", {})}
-        proof = before["verification"] if same and before["verification"] else _dated(record["verification"], before.get("verification", {}))
+        proof = (
+            before["verification"]
+            if same and before["verification"]
+            else _dated(record["verification"], before.get("verification", {}))
+        )
         for name, data in classes.items():
             file = directory / f"{name}.json"
             if not file.exists():
@@ -77,7 +81,12 @@ def store(record: dict, classes: dict, directory: Path) -> None:
                 continue
             old = read_analysis(file)
             analysis = merged(old, analysis_from_json(data, name))
-            if not same or replace(analysis, verification=old.verification) != old:  # else what was verified of it holds
-                proofs = [proof if m == record["id"] else _proof(directory / "models" / f"{m}.json") for v in analysis.variants for m in v.models]
+            # else what was verified of it holds
+            if not same or replace(analysis, verification=old.verification) != old:
+                proofs = [
+                    proof if m == record["id"] else _proof(directory / "models" / f"{m}.json")
+                    for v in analysis.variants
+                    for m in v.models
+                ]
                 write_json(file, analysis_to_json(replace(analysis, verification=_all_of(proofs))))
         write_json(path, {**record, "verification": proof})

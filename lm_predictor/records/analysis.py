@@ -21,40 +21,93 @@ _TEXT = {"type": "string"}
 _ACCESS = {"type": "object", "required": ["read", "write"], "additionalProperties": False,
            "properties": {"read": _FORMULA, "write": _FORMULA}}
 _OPERATOR = {
-    "type": "object", "required": ["operator", "flops", "memory_access"], "additionalProperties": False,
-    "properties": {"operator": _TEXT, "via": _TEXT, "flops": _FORMULA, "matmul_flops": _FORMULA, "memory_access": _ACCESS}}
-_KERNEL = {
-    "type": "object", "required": ["kernel_type", "operation"], "additionalProperties": False,
-    "if": {"required": ["sub_kernels"]}, "else": {"required": ["flops", "memory_access"]},
+    "type": "object",
+    "required": ["operator", "flops", "memory_access"],
+    "additionalProperties": False,
     "properties": {
-        "kernel_type": {"enum": ["basic", "composite"]}, "operation": _TEXT, "analysis": _TEXT, "line": {"type": "integer", "minimum": 0},
-        "file": _TEXT, "code": _TEXT, "flops": _FORMULA, "matmul_flops": _FORMULA, "memory_access": _ACCESS, "repeat": _FORMULA,
+        "operator": _TEXT, "via": _TEXT, "flops": _FORMULA, "matmul_flops": _FORMULA, "memory_access": _ACCESS
+    },
+}
+_KERNEL = {
+    "type": "object",
+    "required": ["kernel_type", "operation"],
+    "additionalProperties": False,
+    "if": {"required": ["sub_kernels"]},
+    "else": {"required": ["flops", "memory_access"]},
+    "properties": {
+        "kernel_type": {"enum": ["basic", "composite"]},
+        "operation": _TEXT,
+        "analysis": _TEXT,
+        "line": {"type": "integer", "minimum": 0},
+        "file": _TEXT,
+        "code": _TEXT,
+        "flops": _FORMULA,
+        "matmul_flops": _FORMULA,
+        "memory_access": _ACCESS,
+        "repeat": _FORMULA,
         "phases": {"type": "array", "items": {"enum": list(CASE_NAMES)}, "minItems": 1, "uniqueItems": True},
-        "when": {"type": "array", "items": _TEXT}, "operators": {"type": "array", "items": _OPERATOR},
-        "sub_kernels": {"type": "array", "items": {"$ref": "#/$defs/kernel"}}}}
+        "when": {"type": "array", "items": _TEXT},
+        "operators": {"type": "array", "items": _OPERATOR},
+        "sub_kernels": {"type": "array", "items": {"$ref": "#/$defs/kernel"}},
+    },
+}
 
 # %% ../../nbs/records/01_analysis.ipynb #c5a6b758
 SCHEMA = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "LM-Predictor analysis", "type": "object",
-    "required": ["class_name", "kernels"], "additionalProperties": False, "$defs": {"kernel": _KERNEL},
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "LM-Predictor analysis",
+    "type": "object",
+    "required": ["class_name", "kernels"],
+    "additionalProperties": False,
+    "$defs": {"kernel": _KERNEL},
     "properties": {
-        "format": {"const": 1}, "class_name": {"type": "string", "pattern": r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"},
-        "source": {"type": "object", "required": ["package", "version", "file", "line_start", "line_end", "sha256"],
-                   "additionalProperties": False,
-                   "properties": {"package": _TEXT, "version": _TEXT, "file": _TEXT, "line_start": {"type": "integer"},
-                                  "line_end": {"type": "integer"}, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}},
-        "parameters": {"type": "array", "items": {
-            "type": "object", "required": ["name", "meaning", "origin"], "additionalProperties": False,
-            "properties": {"name": {"type": "string", "pattern": r"^[A-Za-z_]\w*$"}, "meaning": _TEXT, "origin": _TEXT, "default": {"type": "integer"}}}},
-        "assumptions": {"type": "array", "items": _TEXT}, "models": {"type": "array", "items": _TEXT},
+        "format": {"const": 1},
+        "class_name": {"type": "string", "pattern": r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"},
+        "source": {
+            "type": "object",
+            "required": ["package", "version", "file", "line_start", "line_end", "sha256"],
+            "additionalProperties": False,
+            "properties": {
+                "package": _TEXT, "version": _TEXT, "file": _TEXT, "line_start": {"type": "integer"},
+                "line_end": {"type": "integer"}, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+            },
+        },
+        "parameters": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name", "meaning", "origin"],
+                "additionalProperties": False,
+                "properties": {
+                    "name": {"type": "string", "pattern": r"^[A-Za-z_]\w*$"}, "meaning": _TEXT, "origin": _TEXT,
+                    "default": {"type": "integer"}
+                },
+            },
+        },
+        "assumptions": {"type": "array", "items": _TEXT},
+        "models": {"type": "array", "items": _TEXT},
         "kernels": {"type": "array", "items": {"$ref": "#/$defs/kernel"}},
-        "variants": {"type": "array", "items": {
-            "type": "object", "required": ["models", "kernels"], "additionalProperties": False,
-            "properties": {"models": {"type": "array", "items": _TEXT}, "assumptions": {"type": "array", "items": _TEXT},
-                           "kernels": {"type": "array", "items": {"$ref": "#/$defs/kernel"}}}}},
-        "naming": {"type": "object", "required": ["file_name", "class_name"], "additionalProperties": False,
-                   "properties": {"file_name": _TEXT, "class_name": _TEXT}},
-        "provenance": {"type": "object"}, "verification": {"type": "object"}}}
+        "variants": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["models", "kernels"],
+                "additionalProperties": False,
+                "properties": {
+                    "models": {"type": "array", "items": _TEXT},
+                    "assumptions": {"type": "array", "items": _TEXT},
+                    "kernels": {"type": "array", "items": {"$ref": "#/$defs/kernel"}},
+                },
+            },
+        },
+        "naming": {
+            "type": "object", "required": ["file_name", "class_name"], "additionalProperties": False,
+            "properties": {"file_name": _TEXT, "class_name": _TEXT}
+        },
+        "provenance": {"type": "object"},
+        "verification": {"type": "object"},
+    },
+}
 
 # %% ../../nbs/records/01_analysis.ipynb #dd7ce472
 class SchemaError(ValueError):
@@ -172,11 +225,15 @@ class Analysis:
             return found or self.variants[0]
         if not values or len(self.variants) == 1:
             return self.variants[0]
-        decided = [(v, [c for c in map(parse_condition, v.assumptions) if c.names <= set(values)]) for v in self.variants]
+        decided = [
+            (v, [c for c in map(parse_condition, v.assumptions) if c.names <= set(values)]) for v in self.variants
+        ]
         fitting = [(v, len(conditions)) for v, conditions in decided if all(c.holds(values) for c in conditions)]
         if not fitting:
-            raise SchemaError(f"{self.class_name.rsplit('.', 1)[-1]}: no variant fits these numbers; there are ones for "
-                              + "; or ".join(", ".join(v.assumptions) for v in self.variants))
+            raise SchemaError(
+                f"{self.class_name.rsplit('.', 1)[-1]}: no variant fits these numbers; there are ones for "
+                + "; or ".join(", ".join(v.assumptions) for v in self.variants)
+            )
         return max(fitting, key=lambda row: row[1])[0]  # of several the most special one, of these the first
 
     def names(self) -> frozenset:
@@ -189,11 +246,16 @@ class Analysis:
     def _repr_markdown_(self) -> str:
         head = f"**`{self.class_name}`**\n\n| line | code | FLOPs | read (bytes) | written (bytes) |\n|---|---|---|---|---|\n"
         return head + "\n".join(
-            f"| {k.line or ''} | `{_one_line(k.code or k.operation, 80)}` | `{k.cost.flops}` | `{k.cost.read}` | `{k.cost.write}` |".replace("${", "$\\{")
-            for k in self.kernels if k.cost)
+            f"| {k.line or ''} | `{_one_line(k.code or k.operation, 80)}` | `{k.cost.flops}` | `{k.cost.read}` | `{k.cost.write}` |".replace(
+                "${", "$\\{"
+            )
+            for k in self.kernels
+            if k.cost
+        )
 
 # %% ../../nbs/records/01_analysis.ipynb #2086ac33
-AMBIENT = frozenset({"w_bytes", "a_bytes", "kv_bytes"})  # the same in every class of a model; passed only where a call works in a type of its own
+# the same in every class of a model; passed only where a call works in a type of its own
+AMBIENT = frozenset({"w_bytes", "a_bytes", "kv_bytes"})
 _WORKLOAD = ("batch_size", "seq_len", "cache_len", "active_experts", "w_bytes", "a_bytes", "kv_bytes")
 
 
@@ -216,10 +278,12 @@ def _kernel(data: dict, known, where: str) -> Kernel:
         raise SchemaError(f"{where}: a basic kernel has no references; call it composite")
     operators = tuple(Operator(o["operator"], _cost(o, known, f"{where}.operators[{i}]"), o.get("via", ""))
                       for i, o in enumerate(data.get("operators", ())))
-    return Kernel(data["kernel_type"], data["operation"], cost, data.get("line", 0), data.get("file", ""), data.get("code", ""),
-                  data.get("analysis", ""), parse(data.get("repeat", 1), known=known, where=f"{where}.repeat"),
-                  tuple(data.get("phases", ())), tuple(parse_condition(c, known=known, where=f"{where}.when") for c in data.get("when", ())),
-                  operators, sub)
+    return Kernel(
+        data["kernel_type"], data["operation"], cost, data.get("line", 0), data.get("file", ""), data.get("code", ""),
+        data.get("analysis", ""), parse(data.get("repeat", 1), known=known, where=f"{where}.repeat"),
+        tuple(data.get("phases", ())),
+        tuple(parse_condition(c, known=known, where=f"{where}.when") for c in data.get("when", ())), operators, sub
+    )
 
 # %% ../../nbs/records/01_analysis.ipynb #415884b5
 def analysis_from_json(data: dict, where: str = "record") -> Analysis:
@@ -227,9 +291,17 @@ def analysis_from_json(data: dict, where: str = "record") -> Analysis:
     check_schema(data, where)
     parameters = tuple(Parameter(**p) for p in data.get("parameters", ()))
     known = {p.name for p in parameters} | set(_WORKLOAD) if parameters else None
-    first = Variant(_kernels(data["kernels"], known, f"{where}: $.kernels"), tuple(data.get("models", ())), tuple(data.get("assumptions", ())))
-    rest = tuple(Variant(_kernels(v["kernels"], known, f"{where}: $.variants[{i}].kernels"), tuple(v["models"]), tuple(v.get("assumptions", ())))
-                 for i, v in enumerate(data.get("variants", ())))
+    first = Variant(
+        _kernels(data["kernels"], known, f"{where}: $.kernels"), tuple(data.get("models", ())),
+        tuple(data.get("assumptions", ()))
+    )
+    rest = tuple(
+        Variant(
+            _kernels(v["kernels"], known, f"{where}: $.variants[{i}].kernels"), tuple(v["models"]),
+            tuple(v.get("assumptions", ()))
+        )
+        for i, v in enumerate(data.get("variants", ()))
+    )
     return Analysis(data["class_name"], (first, *rest), data.get("source"), parameters, data.get("naming"),
                     data.get("provenance", {}), data.get("verification", {}))
 
@@ -242,7 +314,10 @@ def cost_to_json(cost: Cost) -> dict:
 # %% ../../nbs/records/01_analysis.ipynb #a6534aa9
 def kernel_to_json(k: Kernel) -> dict:
     "The JSON form of a kernel, without what is empty"
-    data = {"kernel_type": k.kernel_type, "file": k.file, "line": k.line, "code": k.code, "operation": k.operation, "analysis": k.analysis}
+    data = {
+        "kernel_type": k.kernel_type, "file": k.file, "line": k.line, "code": k.code, "operation": k.operation,
+        "analysis": k.analysis
+    }
     data = {key: value for key, value in data.items() if value or key in ("kernel_type", "operation")}
     data |= cost_to_json(k.cost) if k.cost else {}
     if k.repeat != parse(1):
@@ -252,7 +327,9 @@ def kernel_to_json(k: Kernel) -> dict:
     if k.when:
         data["when"] = [str(c) for c in k.when]
     if k.operators:
-        data["operators"] = [{"operator": o.name} | ({"via": o.via} if o.via else {}) | cost_to_json(o.cost) for o in k.operators]
+        data["operators"] = [
+            {"operator": o.name} | ({"via": o.via} if o.via else {}) | cost_to_json(o.cost) for o in k.operators
+        ]
     if k.cost is None:
         data["sub_kernels"] = [kernel_to_json(s) for s in k.sub_kernels]
     return data
@@ -275,7 +352,10 @@ def name_record(class_name: str) -> dict:
     "File and class name for code generated from a class's record: LlamaRMSNorm -> transformers_llama_rms_norm.py"
     package, name = class_name.split(".")[0], class_name.rsplit(".", 1)[-1]
     words = re.findall(rf"{_MIXED}|[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+[0-9]*", name)
-    return {"file_name": f"{package}_{'_'.join(w.lower() for w in words)}.py", "class_name": f"{package.capitalize()}{name}"}
+    return {
+        "file_name": f"{package}_{'_'.join(w.lower() for w in words)}.py",
+        "class_name": f"{package.capitalize()}{name}"
+    }
 
 
 _MIXED = "PReLU|SiLU|ReLU|MoE(?![a-z])|NeoX"  # one word each, capitals within

@@ -11,7 +11,15 @@ from __future__ import annotations
 __all__ = ['REGIONS', 'CASE_NAMES']
 
 # %% ../../nbs/records/00_cases.ipynb #a67716fd
-REGIONS = {  # of each phase: _short, new tokens within one block of code that works in blocks; _over and _past, against a window that the cache keeps
+# of each phase: _short, new tokens within one block of code that works in blocks; _over and _past, against a window
+# that the cache keeps
+REGIONS = {
     "extend": ("", "_short", "_over", "_past"), "prefill": ("", "_short", "_over"), "decode": ("", "_past")}
-CASE_NAMES = tuple(f"{phase}{logits}{single}{region}" for region in REGIONS["extend"] for phase in REGIONS for single in ("", "_b1")
-                   for logits in (("", "_all") if phase != "decode" else ("",)) if region in REGIONS[phase])
+CASE_NAMES = tuple(
+    f"{phase}{logits}{single}{region}"
+    for region in REGIONS["extend"]
+    for phase in REGIONS
+    for single in ("", "_b1")
+    for logits in (("", "_all") if phase != "decode" else ("",))
+    if region in REGIONS[phase]
+)

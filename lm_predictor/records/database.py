@@ -40,7 +40,9 @@ def shipped_directory() -> Path:
 def dumps(data: object) -> str:
     "JSON text as the database writes it: one space of indent, short lists of scalars on one line, a final newline"
     text = json.dumps(data, indent=1, ensure_ascii=False)
-    flat = re.sub(r"\[\s+((?:[^\[\]{}\"]|\"(?:[^\"\\]|\\.)*\")*?)\s+\]", lambda m: "[" + re.sub(r"\n\s+", " ", m[1]) + "]", text)
+    flat = re.sub(
+        r"\[\s+((?:[^\[\]{}\"]|\"(?:[^\"\\]|\\.)*\")*?)\s+\]", lambda m: "[" + re.sub(r"\n\s+", " ", m[1]) + "]", text
+    )
     return flat + "\n"
 
 # %% ../../nbs/records/04_database.ipynb #00e66f2f
@@ -72,13 +74,17 @@ def read_json(path: Path) -> object:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as e:
-        raise DatabaseError(f"{path} is not valid JSON (line {e.lineno}, column {e.colno}: {e.msg}); restore or delete it") from None
+        raise DatabaseError(
+            f"{path} is not valid JSON (line {e.lineno}, column {e.colno}: {e.msg}); restore or delete it"
+        ) from None
     except UnicodeDecodeError:
         raise DatabaseError(f"{path} is not UTF-8 text; restore or delete it") from None
     except RecursionError:
         raise DatabaseError(f"{path} is nested too deep; restore or delete it") from None
     except OSError as e:
-        raise DatabaseError(f"{path} cannot be read ({(e.strerror or 'unknown reason').lower()}); restore or delete it") from None
+        raise DatabaseError(
+            f"{path} cannot be read ({(e.strerror or 'unknown reason').lower()}); restore or delete it"
+        ) from None
 
 # %% ../../nbs/records/04_database.ipynb #f3b833be
 def _runs(pid: int) -> bool:
@@ -135,9 +141,15 @@ def joined(a: dict, b: dict) -> dict:
     if a == b:
         return a
     rank = ("verified", "unverified", "stale", "failed")
-    status = max((v.get("status", "unverified") for v in (a, b)), key=lambda s: rank.index(s) if s in rank else len(rank))
-    both = {"status": status, "date": max(a.get("date", ""), b.get("date", "")), "packages": max(a.get("packages", {}), b.get("packages", {}), key=dumps),
-            "checks": [c for c in a.get("checks", ()) if c in b.get("checks", ())], "failed": sorted({*a.get("failed", ()), *b.get("failed", ())})}
+    status = max(
+        (v.get("status", "unverified") for v in (a, b)), key=lambda s: rank.index(s) if s in rank else len(rank)
+    )
+    both = {
+        "status": status, "date": max(a.get("date", ""), b.get("date", "")),
+        "packages": max(a.get("packages", {}), b.get("packages", {}), key=dumps),
+        "checks": [c for c in a.get("checks", ()) if c in b.get("checks", ())],
+        "failed": sorted({*a.get("failed", ()), *b.get("failed", ())})
+    }
     return {k: v for k, v in both.items() if v}
 
 # %% ../../nbs/records/04_database.ipynb #952b48dd
@@ -159,8 +171,11 @@ def merged(old: Analysis, new: Analysis) -> Analysis:
         if p.name in used:
             parameters.setdefault(p.name, p)
     order = sorted(parameters.values(), key=lambda p: (_WORKLOAD.index(p.name) if p.name in _WORKLOAD else 99, p.name))
-    return replace(new, variants=variants, parameters=tuple(order), naming=old.naming or new.naming, provenance=max(old.provenance, new.provenance, key=dumps),
-                   verification=joined(old.verification, new.verification))
+    return replace(
+        new, variants=variants, parameters=tuple(order), naming=old.naming or new.naming,
+        provenance=max(old.provenance, new.provenance, key=dumps),
+        verification=joined(old.verification, new.verification)
+    )
 
 # %% ../../nbs/records/04_database.ipynb #dd8484f7
 def read_analysis(path: Path) -> Analysis:
@@ -172,7 +187,9 @@ def read_analysis(path: Path) -> Analysis:
     except RecursionError:
         raise DatabaseError(f"{path} is nested too deep; restore or delete it") from None
     if analysis.class_name != path.stem:
-        raise DatabaseError(f"{path}: $.class_name: is {analysis.class_name}, not the class of the file name; restore or delete it")
+        raise DatabaseError(
+            f"{path}: $.class_name: is {analysis.class_name}, not the class of the file name; restore or delete it"
+        )
     return analysis
 
 # %% ../../nbs/records/04_database.ipynb #87dbf827
@@ -197,7 +214,9 @@ class Database:
     def paths(self, class_name: str) -> list[Path]:
         "The files of a class, the user's own first"
         if not _NAME.fullmatch(class_name):
-            raise DatabaseError(f"{class_name!r} is not a fully qualified class name such as torch.nn.modules.linear.Linear")
+            raise DatabaseError(
+                f"{class_name!r} is not a fully qualified class name such as torch.nn.modules.linear.Linear"
+            )
         return [p for p in dict.fromkeys(d / f"{class_name}.json" for d in (self.overlay, self.shipped)) if p.exists()]
 
     def path(self, class_name: str) -> Path | None:
@@ -206,7 +225,15 @@ class Database:
 
     def names(self) -> list[str]:
         "Every class that has a record, sorted"
-        return sorted({p.stem for d in (self.overlay, self.shipped) if d.is_dir() for p in d.glob("*.json") if _NAME.fullmatch(p.stem)})
+        return sorted(
+            {
+                p.stem
+                for d in (self.overlay, self.shipped)
+                if d.is_dir()
+                for p in d.glob("*.json")
+                if _NAME.fullmatch(p.stem)
+            }
+        )
 
     def resolve(self, name: str) -> str:
         "The fully qualified name of a class given in full, by a public path (torch.nn.Linear) or by its last part"
@@ -220,7 +247,9 @@ class Database:
         if len(found) > 1:
             raise DatabaseError(f"{name!r} is the name of several classes: {', '.join(found)}")
         near = difflib.get_close_matches(last, sorted({n.rpartition(".")[2] for n in names}), n=3)
-        raise DatabaseError(f"no analysis of {name!r}{'; near: ' + ', '.join(near) if near else ''}; make one with `lm-predictor trace {name}`")
+        raise DatabaseError(
+            f"no analysis of {name!r}{'; near: ' + ', '.join(near) if near else ''}; make one with `lm-predictor trace {name}`"
+        )
 
     def get(self, class_name: str) -> Analysis:
         "The analysis of a class; raises DatabaseError when there is none or a file of it is broken"

@@ -104,7 +104,11 @@ def _node_to_json(n: Node) -> dict:
             "matmul_flops": str(n.matmul_flops), "reads": [[r.tensor, str(r.elements), r.view] for r in n.reads],
             "writes": [[t, str(e)] for t, e in n.writes], "extent": str(n.extent),
             "scores": str(n.scores or ""), "pairs": str(n.pairs or "")}
-    return {k: v for k, v in data.items() if v != "" and not (v == "0" and k.endswith("flops")) and not (k == "extent" and v == "1")}
+    return {
+        k: v
+        for k, v in data.items()
+        if v != "" and not (v == "0" and k.endswith("flops")) and not (k == "extent" and v == "1")
+    }
 
 # %% ../../nbs/records/02_graph.ipynb #80565634
 def graph_to_json(g: Graph) -> dict:
@@ -126,18 +130,27 @@ def graph_from_json(data: dict) -> Graph:
         tuple(Tensor(f(e), f(item), kind) for e, item, kind in data["tensors"]),
         tuple(CallSite(path, name, parent, f(repeat), line) for path, name, parent, repeat, line in data["calls"]),
         tuple(Line(*row) for row in data["lines"]),
-        tuple(Node(n["op"], n["kind"], n["call"], n["line"], tuple(Read(t, f(e), v) for t, e, v in n["reads"]),
-                   tuple((t, f(e)) for t, e in n["writes"]), f(n.get("flops", "0")), f(n.get("matmul_flops", "0")), n.get("via", ""),
-                   f(n.get("extent", "1")), f(n["scores"]) if "scores" in n else None, f(n["pairs"]) if "pairs" in n else None)
-              for n in data["nodes"]),
-        data["logits"], f(data["kv_cache_bytes"]))
+        tuple(
+            Node(
+                n["op"], n["kind"], n["call"], n["line"], tuple(Read(t, f(e), v) for t, e, v in n["reads"]),
+                tuple((t, f(e)) for t, e in n["writes"]), f(n.get("flops", "0")), f(n.get("matmul_flops", "0")),
+                n.get("via", ""), f(n.get("extent", "1")), f(n["scores"]) if "scores" in n else None,
+                f(n["pairs"]) if "pairs" in n else None
+            )
+            for n in data["nodes"]
+        ),
+        data["logits"],
+        f(data["kv_cache_bytes"]),
+    )
 
 # %% ../../nbs/records/02_graph.ipynb #d364750e
 def check_names(formulas, symbols) -> None:
     "Raise ValueError when a formula has a name that is not among the symbols, or a reference"
     for f in formulas:
         if not f.names <= symbols or getattr(f, "references", ()):
-            raise ValueError(f"{_one_line(str(f), 60)!r} has unknown names ({', '.join(sorted(f.names - symbols)) or 'a reference'})")
+            raise ValueError(
+                f"{_one_line(str(f), 60)!r} has unknown names ({', '.join(sorted(f.names - symbols)) or 'a reference'})"
+            )
 
 # %% ../../nbs/records/02_graph.ipynb #de3c33af
 def check_graph(g: Graph, symbols) -> None:
@@ -158,6 +171,18 @@ def check_graph(g: Graph, symbols) -> None:
                                   *(("tensor", t, len(g.tensors)) for t, _ in n.writes)):
             inside(f"nodes: the {what} of nodes", i, index, size)
     inside("logits: tensors", 0, g.logits, len(g.tensors))
-    rows = [g.kv_cache_bytes, *(f for t in g.tensors for f in (t.elements, t.item)), *(c.repeat for c in g.calls),
-            *(f for n in g.nodes for f in (n.flops, n.matmul_flops, n.extent, n.scores, n.pairs, *(r.elements for r in n.reads), *(e for _, e in n.writes)) if f is not None)]
+    rows = [
+        g.kv_cache_bytes,
+        *(f for t in g.tensors for f in (t.elements, t.item)),
+        *(c.repeat for c in g.calls),
+        *(
+            f
+            for n in g.nodes
+            for f in (
+                n.flops, n.matmul_flops, n.extent, n.scores, n.pairs, *(r.elements for r in n.reads),
+                *(e for _, e in n.writes)
+            )
+            if f is not None
+        ),
+    ]
     check_names(rows, symbols)

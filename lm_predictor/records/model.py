@@ -23,34 +23,86 @@ def _row(*fields) -> dict:
 
 
 _INDEX, _FORMULAS = {"type": "integer", "minimum": 0}, {"type": "array", "items": _TEXT}
-_NODE = {"type": "object", "required": ["op", "kind", "call", "line", "reads", "writes"], "additionalProperties": False, "properties": {
-    **dict.fromkeys(("op", "kind", "via"), _TEXT), **dict.fromkeys(("call", "line"), _INDEX),
-    **dict.fromkeys(("flops", "matmul_flops", "extent", "scores", "pairs"), _FORMULA),
-    "reads": {"type": "array", "items": _row(_INDEX, _FORMULA, {"type": "integer", "minimum": -1})}, "writes": {"type": "array", "items": _row(_INDEX, _FORMULA)}}}
-_CASE = {"type": "object", "required": ["tensors", "calls", "lines", "nodes", "logits", "kv_cache_bytes"], "additionalProperties": False, "properties": {
-    "tensors": {"type": "array", "items": _row(_FORMULA, _FORMULA, {"enum": ["weight", "buffer", "input", "cache", "activation"]})},
-    "calls": {"type": "array", "minItems": 1, "items": _row(_TEXT, _TEXT, {"type": "integer", "minimum": -1}, _FORMULA, {"type": "integer", "minimum": -1})},
-    "lines": {"type": "array", "items": _row(_TEXT, {"type": "integer", "minimum": 1}, _TEXT)},
-    "nodes": {"type": "array", "minItems": 1, "items": _NODE}, "logits": _INDEX, "kv_cache_bytes": _FORMULA}}
+_NODE = {
+    "type": "object",
+    "required": ["op", "kind", "call", "line", "reads", "writes"],
+    "additionalProperties": False,
+    "properties": {
+        **dict.fromkeys(("op", "kind", "via"), _TEXT), **dict.fromkeys(("call", "line"), _INDEX),
+        **dict.fromkeys(("flops", "matmul_flops", "extent", "scores", "pairs"), _FORMULA),
+        "reads": {"type": "array", "items": _row(_INDEX, _FORMULA, {"type": "integer", "minimum": -1})},
+        "writes": {"type": "array", "items": _row(_INDEX, _FORMULA)}
+    },
+}
+_CASE = {
+    "type": "object",
+    "required": ["tensors", "calls", "lines", "nodes", "logits", "kv_cache_bytes"],
+    "additionalProperties": False,
+    "properties": {
+        "tensors": {
+            "type": "array",
+            "items": _row(_FORMULA, _FORMULA, {"enum": ["weight", "buffer", "input", "cache", "activation"]})
+        },
+        "calls": {
+            "type": "array",
+            "minItems": 1,
+            "items": _row(
+                _TEXT, _TEXT, {"type": "integer", "minimum": -1}, _FORMULA, {"type": "integer", "minimum": -1}
+            ),
+        },
+        "lines": {"type": "array", "items": _row(_TEXT, {"type": "integer", "minimum": 1}, _TEXT)},
+        "nodes": {"type": "array", "minItems": 1, "items": _NODE},
+        "logits": _INDEX,
+        "kv_cache_bytes": _FORMULA,
+    },
+}
 
 # %% ../../nbs/records/03_model.ipynb #3191d597
-_NAMED = {"type": "object", "required": ["names", "default"], "additionalProperties": False, "properties": {
-    "names": {"type": "array", "items": _TEXT, "minItems": 1}, "default": {"type": ["integer", "null"]}, "derived": {"type": "boolean"}}}
-RECORD_SCHEMA = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "LM-Predictor model record", "type": "object", "additionalProperties": False,
-    "required": ["id", "model_type", "class_name", "packages", "symbols", "settings", "assumptions", "parameters", "weight_bytes", "uncounted", "notes", "modules", "cases"],
+_NAMED = {
+    "type": "object",
+    "required": ["names", "default"],
+    "additionalProperties": False,
     "properties": {
-        "format": {"const": 1}, **dict.fromkeys(("id", "model_type", "class_name"), _TEXT), **dict.fromkeys(("parameters", "weight_bytes"), _FORMULA),
-        **dict.fromkeys(("packages", "uncounted"), {"type": "object", "additionalProperties": _TEXT}), **dict.fromkeys(("assumptions", "notes"), _FORMULAS),
-        "symbols": {"type": "object", "additionalProperties": _NAMED}, "settings": {"type": "object", "additionalProperties": {"type": "object", "required": ["value", "default"]}},
-        "modules": {"type": "array", "items": _row(_TEXT, _TEXT, _FORMULA, _FORMULA)}, "verification": {"type": "object"},
-        "experts": {"type": "array", "items": _FORMULA, "maxItems": 2}, "method": {"enum": ["symbolic", "sampled"]},
-        "case_assumptions": {"type": "object", "propertyNames": {"enum": list(CASE_NAMES)}, "additionalProperties": _FORMULAS},
-        "cases": {"type": "object", "minProperties": 1, "propertyNames": {"enum": list(CASE_NAMES)}, "additionalProperties": _CASE}}}
+        "names": {"type": "array", "items": _TEXT, "minItems": 1}, "default": {"type": ["integer", "null"]},
+        "derived": {"type": "boolean"}
+    },
+}
+RECORD_SCHEMA = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "LM-Predictor model record",
+    "type": "object",
+    "additionalProperties": False,
+    "required": [
+        "id", "model_type", "class_name", "packages", "symbols", "settings", "assumptions", "parameters",
+        "weight_bytes", "uncounted", "notes", "modules", "cases"
+    ],
+    "properties": {
+        "format": {"const": 1},
+        **dict.fromkeys(("id", "model_type", "class_name"), _TEXT),
+        **dict.fromkeys(("parameters", "weight_bytes"), _FORMULA),
+        **dict.fromkeys(("packages", "uncounted"), {"type": "object", "additionalProperties": _TEXT}),
+        **dict.fromkeys(("assumptions", "notes"), _FORMULAS),
+        "symbols": {"type": "object", "additionalProperties": _NAMED},
+        "settings": {"type": "object", "additionalProperties": {"type": "object", "required": ["value", "default"]}},
+        "modules": {"type": "array", "items": _row(_TEXT, _TEXT, _FORMULA, _FORMULA)},
+        "verification": {"type": "object"},
+        "experts": {"type": "array", "items": _FORMULA, "maxItems": 2},
+        "method": {"enum": ["symbolic", "sampled"]},
+        "case_assumptions": {
+            "type": "object", "propertyNames": {"enum": list(CASE_NAMES)}, "additionalProperties": _FORMULAS
+        },
+        "cases": {
+            "type": "object", "minProperties": 1, "propertyNames": {"enum": list(CASE_NAMES)},
+            "additionalProperties": _CASE
+        },
+    },
+}
 
 # %% ../../nbs/records/03_model.ipynb #a224407a
-_EMPTY = {"id": "", "model_type": "", "class_name": "", "packages": {}, "symbols": {}, "settings": {}, "assumptions": [], "parameters": 0, "weight_bytes": 0,
-          "uncounted": {}, "notes": [], "modules": []}
+_EMPTY = {
+    "id": "", "model_type": "", "class_name": "", "packages": {}, "symbols": {}, "settings": {}, "assumptions": [],
+    "parameters": 0, "weight_bytes": 0, "uncounted": {}, "notes": [], "modules": []
+}
 
 
 def broken_rule(data: object) -> str:
@@ -107,7 +159,9 @@ class ModelRecord:
                 graph = graph_from_json(self.cases[case])
                 check_graph(graph, {*self.symbols, *_WORKLOAD})
             except (KeyError, TypeError, AttributeError, IndexError, ValueError) as e:
-                rule = broken_rule({**_EMPTY, "cases": {case: self.cases[case]}}) or f"$.cases.{case}: {_one_line(str(e))}"
+                rule = (
+                    broken_rule({**_EMPTY, "cases": {case: self.cases[case]}}) or f"$.cases.{case}: {_one_line(str(e))}"
+                )
                 raise ValueError(f"{self.where}: {rule}; restore or delete it") from None
             self.cases[case] = graph
         return self.cases[case]
@@ -130,7 +184,9 @@ class ModelRecord:
                 return case
             broken.append(str(failed[0]))
         near = f"; nearest: {near}" if (near := self._nearest(base, values)) else ""
-        raise FormulaError(f"the formulas of {self.model_type} assume {' or '.join(dict.fromkeys(broken)) or base}, which does not hold for this workload{near}")
+        raise FormulaError(
+            f"the formulas of {self.model_type} assume {' or '.join(dict.fromkeys(broken)) or base}, which does not hold for this workload{near}"
+        )
 
     def _nearest(self, base: str, values: dict) -> str:
         "The sizes next to those of a workload that a case of a phase allows, below them and above, as text; empty where none are near"
@@ -138,42 +194,60 @@ class ModelRecord:
         for case, down in itertools.product((name for region in REGIONS["extend"] if (name := base + region) in self.cases), (True, False)):
             conditions = self.conditions_of(case)
             sizes = moved(conditions, values, down)
-            by = {n: sizes[n] - values[n] for n in ("batch_size", "seq_len", "cache_len") if sizes.get(n) != values.get(n)}
+            by = {
+                n: sizes[n] - values[n] for n in ("batch_size", "seq_len", "cache_len") if sizes.get(n) != values.get(n)
+            }
             if by and all(c.holds(sizes) for c in conditions if c.names <= set(sizes)):
-                found.setdefault(min(by.values()) < 0, []).append((sum(map(abs, by.values())), ", ".join(f"{n}={sizes[n]}" for n in by)))
+                found.setdefault(min(by.values()) < 0, []).append(
+                    (sum(map(abs, by.values())), ", ".join(f"{n}={sizes[n]}" for n in by))
+                )
         return " or ".join(min(found[below])[1] for below in (True, False) if below in found)
 
     @property
     def block(self) -> int:
         "The tokens of a block, of code that works in blocks; 0 of other code"
-        conditions = map(parse_condition, self.case_assumptions.get("prefill_short", self.case_assumptions.get("extend_short", ())))
+        conditions = map(
+            parse_condition, self.case_assumptions.get("prefill_short", self.case_assumptions.get("extend_short", ()))
+        )
         return next((c.right.evaluate({}) for c in conditions if c.names == {"seq_len"} and c.relation == "<="), 0)
 
     @property
     def window(self) -> int:
         "The tokens of the window that its cases lie against, 0 without one or where it is the symbol sliding_window"
         conditions = map(parse_condition, self.case_assumptions.get("decode_past", ()))
-        return max((c.right.evaluate({}) + 1 for c in conditions if c.names == {"cache_len"} and c.relation == ">="), default=0)
+        return max(
+            (c.right.evaluate({}) + 1 for c in conditions if c.names == {"cache_len"} and c.relation == ">="), default=0
+        )
 
 # %% ../../nbs/records/03_model.ipynb #ac170206
 def record_to_json(r: ModelRecord) -> dict:
     "The JSON form of a model record"
-    return {"format": 1, "id": r.id, "model_type": r.model_type, "class_name": r.class_name, "packages": r.packages,
-            "symbols": r.symbols, "settings": r.settings, "assumptions": list(r.assumptions), "parameters": str(r.parameters),
-            "weight_bytes": str(r.weight_bytes), "uncounted": r.uncounted, "notes": list(r.notes), "modules": [[p, c, str(n), str(w)] for p, c, n, w in r.modules],
-            "case_assumptions": {name: list(a) for name, a in r.case_assumptions.items()}, "experts": list(map(str, r.experts)), "method": r.method, "verification": r.verification,
-            "cases": {name: graph_to_json(r.graph(name)) for name in r.cases}}
+    return {
+        "format": 1, "id": r.id, "model_type": r.model_type, "class_name": r.class_name, "packages": r.packages,
+        "symbols": r.symbols, "settings": r.settings, "assumptions": list(r.assumptions),
+        "parameters": str(r.parameters), "weight_bytes": str(r.weight_bytes), "uncounted": r.uncounted,
+        "notes": list(r.notes), "modules": [[p, c, str(n), str(w)] for p, c, n, w in r.modules],
+        "case_assumptions": {name: list(a) for name, a in r.case_assumptions.items()},
+        "experts": list(map(str, r.experts)), "method": r.method, "verification": r.verification,
+        "cases": {name: graph_to_json(r.graph(name)) for name in r.cases}
+    }
 
 # %% ../../nbs/records/03_model.ipynb #786d414b
 def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
     "A model record from parsed JSON; raises ValueError naming the file and what is missing"
     try:
-        record = ModelRecord(data["id"], data["model_type"], data["class_name"], data["packages"], data["symbols"], data["settings"],
-                           tuple(data["assumptions"]), parse(data["parameters"]), parse(data["weight_bytes"]),
-                           [[p, c, parse(n), parse(w)] for p, c, n, w in data["modules"]], data["uncounted"], tuple(data["notes"]), data["cases"],
-                           {name: tuple(a) for name, a in data.get("case_assumptions", {}).items()}, tuple(map(parse, data.get("experts", ()))), data.get("method", "symbolic"),
-                           data.get("verification", {}), where)
-        check_names([record.parameters, record.weight_bytes, *(f for _, _, *two in record.modules for f in two)], {*record.symbols, *_WORKLOAD})
+        record = ModelRecord(
+            data["id"], data["model_type"], data["class_name"], data["packages"], data["symbols"], data["settings"],
+            tuple(data["assumptions"]), parse(data["parameters"]), parse(data["weight_bytes"]),
+            [[p, c, parse(n), parse(w)] for p, c, n, w in data["modules"]], data["uncounted"], tuple(data["notes"]),
+            data["cases"], {name: tuple(a) for name, a in data.get("case_assumptions", {}).items()},
+            tuple(map(parse, data.get("experts", ()))), data.get("method", "symbolic"), data.get("verification", {}),
+            where
+        )
+        check_names(
+            [record.parameters, record.weight_bytes, *(f for _, _, *two in record.modules for f in two)],
+            {*record.symbols, *_WORKLOAD}
+        )
         return record
     except (KeyError, TypeError, AttributeError, ValueError) as e:
         raise ValueError(f"{where}: {broken_rule(data) or _one_line(str(e))}; restore or delete it") from None

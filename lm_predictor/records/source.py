@@ -86,7 +86,9 @@ class SourceFile:
         self.tree = syntax_tree("\n".join(self.lines))
         self.classes = {n.name: n for n in reversed(list(_definitions(self.tree))) if isinstance(n, ast.ClassDef)}
         spans = [(s.lineno, _header_end(s)) for s in ast.walk(self.tree) if isinstance(s, ast.stmt)]
-        self._statements = {line: span for span in sorted(spans, key=lambda s: s[0] - s[1]) for line in range(span[0], span[1] + 1)}
+        self._statements = {
+            line: span for span in sorted(spans, key=lambda s: s[0] - s[1]) for line in range(span[0], span[1] + 1)
+        }
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         "First and last line of a class or function, decorators included"

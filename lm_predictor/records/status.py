@@ -43,7 +43,11 @@ def verdict(
     status = "stale" if any(c.what.startswith(SOURCE) for c in failed) else "unverified" if failed else "verified"
     found = {"packages": dict(sorted(packages.items())), "checks": grouped([c.what for c in checks if c.ok])}
     found |= {"failed": [f"{c.what}: {c.detail}"[:300].rstrip(": ") for c in failed]} if failed else {}
-    kept = (before or {}).get("date") if {k: v for k, v in (before or {}).items() if k != "date"} == {"status": status, **found} else None
+    kept = (
+        (before or {}).get("date")
+        if {k: v for k, v in (before or {}).items() if k != "date"} == {"status": status, **found}
+        else None
+    )
     return {"status": status, "date": kept or today or time.strftime("%Y-%m-%d"), **found}
 
 
@@ -62,7 +66,11 @@ def installed_file(file: str) -> Path | None:
         spec = importlib.util.find_spec(file.split("/")[0])
     except (ImportError, ValueError):
         spec = None
-    return Path(next(iter(spec.submodule_search_locations))).parent / file if spec and spec.submodule_search_locations else None
+    return (
+        Path(next(iter(spec.submodule_search_locations))).parent / file
+        if spec and spec.submodule_search_locations
+        else None
+    )
 
 
 def same_source(class_name: str, source: dict) -> bool:
@@ -76,8 +84,15 @@ def same_source(class_name: str, source: dict) -> bool:
         return False
     length = source["line_end"] - source["line_start"] + 1
     head = re.compile(rf"class {class_name.rpartition('.')[2]}\b")
-    starts = [source["line_start"] - 1, *(i - above for i, line in enumerate(lines) if head.match(line) for above in range(12))]
-    return any(hashlib.sha256("\n".join(lines[i:i + length]).encode()).hexdigest() == source["sha256"] for i in starts if i >= 0)
+    starts = [
+        source["line_start"] - 1,
+        *(i - above for i, line in enumerate(lines) if head.match(line) for above in range(12))
+    ]
+    return any(
+        hashlib.sha256("\n".join(lines[i : i + length]).encode()).hexdigest() == source["sha256"]
+        for i in starts
+        if i >= 0
+    )
 
 # %% ../../nbs/records/06_status.ipynb #06d8859a
 def untrusted(record: ModelRecord, db: Database) -> list[str]:
@@ -96,7 +111,9 @@ def _classes(record: ModelRecord) -> list[str]:
     found = {}
     for case in record.cases.values():
         try:
-            found |= dict.fromkeys([c.class_name for c in case.calls] if isinstance(case, Graph) else [row[1] for row in case["calls"]])
+            found |= dict.fromkeys(
+                [c.class_name for c in case.calls] if isinstance(case, Graph) else [row[1] for row in case["calls"]]
+            )
         except (KeyError, TypeError, IndexError):
             return []  # a damaged record, which whoever reads its figures reports
     return list(found)

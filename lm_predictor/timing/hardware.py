@@ -126,7 +126,9 @@ def hardware_from_dict(
         if key not in top: _fail(where, f"{key} is missing")
     name = _text(where, "name", top["name"])
     if not name.strip(): _fail(where, "name must not be empty")
-    peaks, vector = (_group(where, key, top[key], DTYPES, _number) for key in ("peak_flops_per_s", "vector_flops_per_s"))
+    peaks, vector = (
+        _group(where, key, top[key], DTYPES, _number) for key in ("peak_flops_per_s", "vector_flops_per_s")
+    )
     if not peaks: _fail(where, "peak_flops_per_s must state at least one peak")
     if "fp32" not in dict(vector): _fail(where, "vector_flops_per_s.fp32 is missing")
     aliases = top.get("aliases", [])
@@ -209,4 +211,6 @@ def compute_dtype(
     width = next(width for width in _COMPUTE_DTYPES if max(w_bits, a_bits) <= width)
     for dtype in _COMPUTE_DTYPES[width]:
         if dtype in dict(hardware.peaks): return dtype
-    raise HardwareError(f"{hardware.name} has no peak for {width}-bit operands; it has {', '.join(dict(hardware.peaks))}")
+    raise HardwareError(
+        f"{hardware.name} has no peak for {width}-bit operands; it has {', '.join(dict(hardware.peaks))}"
+    )

@@ -32,7 +32,8 @@ class KernelRow:
     operation: str
     source: str  # file:line of its main operator
     code: str  # the statement there
-    called_from: str  # file:line of the call of its module, in the enclosing module's forward(); "" for the model itself
+    # file:line of the call of its module, in the enclosing module's forward(); "" for the model itself
+    called_from: str
     count: int
     flops: int
     matmul_flops: int
@@ -75,7 +76,8 @@ class Run:
         weights, cached = compute_dtype(w.w_bits, w.a_bits, device), compute_dtype(w.kv_bits, w.a_bits, device)
         rows = []
         for k in self.kernels:
-            dtype = cached if k.operation.startswith("attention") else weights  # attention multiplies activations by the cache
+            # attention multiplies activations by the cache
+            dtype = cached if k.operation.startswith("attention") else weights
             t = kernel_time(k.flops, k.matmul_flops, k.read_bytes + k.write_bytes, device, dtype)
             rows.append(replace(k, time_s=t.time_s, bound=t.bound))
         time = math.fsum(k.time_s * k.count for k in rows)
@@ -91,9 +93,13 @@ class Run:
     def to_json(self) -> dict:
         "The run as the CLI prints it with --format json"
         w = self.workload
-        return {"model": self.model, "class_name": self.class_name, "workload": {**asdict(w), "phase": w.phase}, "execution": self.execution,
-                "hardware": self.hardware.name if self.hardware else None, "parameters": self.parameters, "conventions": CONVENTION, "totals": asdict(self.totals),
-                "kernels": [asdict(k) for k in self.kernels], "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)}
+        return {
+            "model": self.model, "class_name": self.class_name, "workload": {**asdict(w), "phase": w.phase},
+            "execution": self.execution, "hardware": self.hardware.name if self.hardware else None,
+            "parameters": self.parameters, "conventions": CONVENTION, "totals": asdict(self.totals),
+            "kernels": [asdict(k) for k in self.kernels],
+            "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)
+        }
 
     def to_csv(self) -> str:
         "The kernels as the CLI prints them with --format csv"
@@ -104,7 +110,10 @@ class Run:
         return held.getvalue()
 
     def _repr_markdown_(self) -> str:
-        rows = "\n".join(f"| `{k.path}` | {k.operation} | {k.count} | {k.flops:,} | {k.read_bytes:,} | {k.write_bytes:,} |" for k in self.kernels)
+        rows = "\n".join(
+            f"| `{k.path}` | {k.operation} | {k.count} | {k.flops:,} | {k.read_bytes:,} | {k.write_bytes:,} |"
+            for k in self.kernels
+        )
         return f"**{self.model}**, {self.execution}\n\n| module | kernel | count | FLOPs | read (bytes) | written (bytes) |\n|---|---|---|---|---|---|\n{rows}"
 
 # %% ../../nbs/timing/02_prediction.ipynb #911a48d3
@@ -113,7 +122,9 @@ def _notes(graph, execution: str) -> list[str]:
     notes = []
     unfused = sum(n.scores is not None and n.op != "attention" for n in graph.nodes) - len(attentions(graph))
     if execution == "flash" and unfused > 0:
-        notes.append(f"{unfused} attention(s) are not of the form product, softmax, product; flash materialises their scores")
+        notes.append(
+            f"{unfused} attention(s) are not of the form product, softmax, product; flash materialises their scores"
+        )
     return notes
 
 # %% ../../nbs/timing/02_prediction.ipynb #023e03ae
@@ -123,8 +134,10 @@ class ModelCost:
     model: str
     record: ModelRecord
     values: dict  # the config's numbers by symbol
-    _planned: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # (case, execution) -> graph, its kernels, notes
-    _formulas: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # formula -> the first one like it
+    # (case, execution) -> graph, its kernels, notes
+    _planned: dict = field(default_factory=dict, init=False, repr=False, compare=False)
+    # formula -> the first one like it
+    _formulas: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def parameters(self) -> int:
@@ -139,7 +152,9 @@ class ModelCost:
         try:
             workload = replace(workload or Workload(), **sizes)
         except TypeError as e:
-            raise ModelError(f"a workload has batch_size, seq_len, cache_len, logits, w_bits, a_bits, kv_bits, active_experts; {str(e).split(') ')[-1]}") from None
+            raise ModelError(
+                f"a workload has batch_size, seq_len, cache_len, logits, w_bits, a_bits, kv_bits, active_experts; {str(e).split(') ')[-1]}"
+            ) from None
         if execution not in EXECUTIONS:
             raise ModelError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
         case, values, routed = self.case_at(workload)
@@ -147,21 +162,28 @@ class ModelCost:
             graph, kernels, notes = self._plan(case, execution)
             rows = tuple(self._row(graph, k, values) for k in kernels)
         except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
-            raise ModelError(f"{self.record.where}: the record is damaged ({type(e).__name__}: {' '.join(str(e).split())[:100]}); restore or delete it") from None
+            raise ModelError(
+                f"{self.record.where}: the record is damaged ({type(e).__name__}: {' '.join(str(e).split())[:100]}); restore or delete it"
+            ) from None
         if not rows:
             raise ModelError(f"{self.record.where}: the record is damaged (it has no operators); restore or delete it")
         total = lambda name: sum(getattr(k, name) * k.count for k in rows)
         totals = Totals(total("flops"), total("matmul_flops"), total("read_bytes"), total("write_bytes"),
                         whole(self.record.weight_bytes.evaluate(values)), whole(graph.kv_cache_bytes.evaluate(values)))
-        return Run(self.model, self.record.class_name, workload, execution, rows, totals, tuple(self.record.uncounted.items()), self.parameters, (*self.record.notes, *routed, *notes),
-                   tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls)))
+        return Run(
+            self.model, self.record.class_name, workload, execution, rows, totals,
+            tuple(self.record.uncounted.items()), self.parameters, (*self.record.notes, *routed, *notes),
+            tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls))
+        )
 
     def _plan(self, case: str, execution: str) -> tuple:
         "The graph of a case, its device kernels and what their figures take for granted; made once, so that a slider is followed"
         graph = self.record.graph(case)
         if self._planned.get((case, execution), (None,))[0] is not graph:
             same = lambda f: self._formulas.setdefault(f, f)  # many kernels cost the same: each formula is held once
-            kernels = [replace(k, repeat=same(k.repeat), cost=k.cost.map(same)) for k in device_kernels(graph, execution)]
+            kernels = [
+                replace(k, repeat=same(k.repeat), cost=k.cost.map(same)) for k in device_kernels(graph, execution)
+            ]
             self._planned[case, execution] = graph, kernels, _notes(graph, execution)
         return self._planned[case, execution]
 
@@ -178,7 +200,9 @@ class ModelCost:
         except FormulaError as e:
             raise ModelError(f"{self.model}: {e}") from None
         if "max_position_embeddings" in self.record.parameters.names and workload.cache_len + workload.seq_len > values["max_position_embeddings"]:
-            raise ModelError(f"{self.model} has {values['max_position_embeddings']} learned positions; {workload.cache_len} cached and {workload.seq_len} new tokens do not fit")
+            raise ModelError(
+                f"{self.model} has {values['max_position_embeddings']} learned positions; {workload.cache_len} cached and {workload.seq_len} new tokens do not fit"
+            )
         return case, values, routing[1:]
 
     def _routing(self, workload: Workload, values: dict) -> tuple:
@@ -189,13 +213,22 @@ class ModelCost:
         tokens, given = workload.batch_size * workload.seq_len, workload.active_experts
         if given is None:
             reached = active_experts(experts, each, tokens)
-            return reached, f"expert weights read: {float(reached):g} of {experts} experts per layer, expected when {tokens} token(s) choose {each} uniformly; --active-experts sets another number"
+            return (
+                reached,
+                f"expert weights read: {float(reached):g} of {experts} experts per layer, expected when {tokens} token(s) choose {each} uniformly; --active-experts sets another number"
+            )
         if given > experts:
             raise ModelError(f"active_experts {given:g} is more than the {experts} experts of a layer")
-        return Fraction(given).limit_denominator(1000), f"expert weights read: {given:g} of {experts} experts per layer, as given"
+        return (
+            Fraction(given).limit_denominator(1000),
+            f"expert weights read: {given:g} of {experts} experts per layer, as given"
+        )
 
     def _row(self, graph, kernel, values: dict) -> KernelRow:
         site, line = graph.calls[kernel.call], graph.lines[kernel.line]
         call = graph.lines[site.line] if site.line >= 0 else None
-        return KernelRow(site.path, site.class_name, kernel.operation, f"{line.file}:{line.line}", line.code, f"{call.file}:{call.line}" if call else "",
-                         kernel.repeat.evaluate(values), *(whole(f.evaluate(values)) for f in kernel.cost))
+        return KernelRow(
+            site.path, site.class_name, kernel.operation, f"{line.file}:{line.line}", line.code,
+            f"{call.file}:{call.line}" if call else "", kernel.repeat.evaluate(values),
+            *(whole(f.evaluate(values)) for f in kernel.cost)
+        )

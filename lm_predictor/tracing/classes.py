@@ -76,7 +76,11 @@ class General:
             torch.set_default_dtype(torch.bfloat16)
             fresh = {n: symbols.symint(n) for n in (*self.sizes, *self.given)}
             with symbolic_construction():
-                twin = type(self.call.module)(**{**self.arguments, **flags, **{n: fresh[n] for n in self.sizes}}).eval().to(torch.bfloat16)
+                twin = (
+                    type(self.call.module)(**{**self.arguments, **flags, **{n: fresh[n] for n in self.sizes}})
+                    .eval()
+                    .to(torch.bfloat16)
+                )
             shape = (fresh["batch_size"], fresh["seq_len"], *([fresh[self.width]] if self.width else ()))
             with recording(twin) as recorder:
                 twin(torch.zeros(shape, dtype=torch.bfloat16 if dtype.is_floating_point else dtype))
@@ -109,7 +113,12 @@ def conditioned(settings: list[tuple[dict, tuple]], fixed: tuple = ()) -> list[K
         return [replace(k, when=(*(parse_condition(f"{n} == {v}") for n, v in fixed), *k.when)) for k in rows[0][1]]
     known = {n for n, _ in fixed}
     flag = next(n for n in rows[0][0] if n not in known and len({flags[n] for flags, _ in rows}) > 1)
-    return [k for v in (0, 1) if any(flags[flag] == v for flags, _ in rows) for k in conditioned(settings, (*fixed, (flag, v)))]
+    return [
+        k
+        for v in (0, 1)
+        if any(flags[flag] == v for flags, _ in rows)
+        for k in conditioned(settings, (*fixed, (flag, v)))
+    ]
 
 # %% ../../nbs/tracing/06_classes.ipynb #a21a4ab2
 @dataclass
@@ -121,7 +130,9 @@ class Use:
     def takes(self, drafts: dict) -> bool:
         "Whether calls with these drafts by case are of this use"
         both = self.drafts.keys() & drafts.keys()
-        return len(both) == min(len(self.drafts), len(drafts)) and all(_plain(self.drafts[c]) == _plain(drafts[c]) for c in both)
+        return len(both) == min(len(self.drafts), len(drafts)) and all(
+            _plain(self.drafts[c]) == _plain(drafts[c]) for c in both
+        )
 
 
 def _plain(drafts: list[Draft]) -> list[tuple]:
@@ -205,31 +216,44 @@ class ClassRecords:
             return self._finish(name, module, [], None, False)
         configured = is_configured(built_with(module, self.arguments))
         general, kernels = (None, []) if configured else self._by_itself(name, calls)
-        self._general[name], first = general, 0 if configured else 1  # use 0 of a class built from numbers is the general one
+        # use 0 of a class built from numbers is the general one
+        self._general[name], first = general, 0 if configured else 1
         uses, numbered = self._uses_of(name, general), [(0, kernels)] if general else []
         for number, use in enumerate(uses, first):
             numbered.append((number, [kernel_of(d, cases, own, list(use.drafts)) for d, cases in merge(use.drafts)]))
             names = Variant(tuple(numbered[-1][1])).names() - AMBIENT
             self._uses.update((call, (number, names)) for call in use.calls)
         plain = [number for number, _ in numbered] == [0]
-        return self._finish(name, module, numbered[0][1] if plain else joined_uses(numbered, share=configured), general, bool(uses), configured)
+        return self._finish(
+            name, module, numbered[0][1] if plain else joined_uses(numbered, share=configured), general, bool(uses),
+            configured
+        )
 
     def _by_itself(self, name: str, calls: list) -> tuple:
         "A class traced by itself, and its general kernels; (None, []) where that cannot be done, or holds for none of its calls"
         calls = [call for call in calls if call.inputs]
         if not calls:
             return None, []
-        best = max(calls, key=lambda c: (c.inputs[0][1] != torch.float32, len(symbolic_sizes(built_with(c.module, self.arguments)))))
+        best = max(
+            calls,
+            key=lambda c: (c.inputs[0][1] != torch.float32, len(symbolic_sizes(built_with(c.module, self.arguments))))
+        )
         arguments, own, settings = built_with(best.module, self.arguments), locate(name).file, []
         general = General(best, arguments, self.arguments)
         for flags in flag_settings(built_flags(arguments)):
             try:
                 root, storages, write, _ = general.run(flags)
-                settings.append((flags, tuple(kernel_of(d, ["*"], own, ["*"]) for d in drafts(root, storages, write, self.refer))))
+                settings.append(
+                    (flags, tuple(kernel_of(d, ["*"], own, ["*"]) for d in drafts(root, storages, write, self.refer)))
+                )
             except Exception:  # a class that does not take this flag, or whose forward takes something else
                 if not settings:
                     return None, []
-        holds = any(self._passed(general, call, storages, self.write) is not None for call, storages in self._calls_of(name) if call.inputs)
+        holds = any(
+            self._passed(general, call, storages, self.write) is not None
+            for call, storages in self._calls_of(name)
+            if call.inputs
+        )
         return (general, conditioned(settings)) if holds else (None, [])
 
     def _calls_of(self, name: str):
@@ -240,7 +264,11 @@ class ClassRecords:
         "The uses of a class, without those calls that its general kernels hold for"
         uses = []
         for cases in self._places[name].values():
-            special = {case: call for case, call in cases.items() if not (general and self._passed(general, call, self._storages[case], self.write) is not None)}
+            special = {
+                case: call
+                for case, call in cases.items()
+                if not (general and self._passed(general, call, self._storages[case], self.write) is not None)
+            }
             found = {case: drafts(call, self._storages[case], self.write, self.refer) for case, call in special.items()}
             if not found:
                 continue
@@ -262,7 +290,8 @@ class ClassRecords:
         analysis, general = self.analysis(name), self._general[name]
         passed = self._passed(general, child, storages, write) if general else None
         if passed is not None:
-            names = analysis.variants[0].names({"use": 0}) - AMBIENT - {"use"} | {"a_bytes"}  # a_bytes only where it is passed
+            # a_bytes only where it is passed
+            names = analysis.variants[0].names({"use": 0}) - AMBIENT - {"use"} | {"a_bytes"}
             return reference(name, **{n: passed[n] for n in sorted(names & passed.keys())})
         if id(child) not in self._uses:
             raise TraceError(f"{name} is called in a way that its record does not know")
@@ -270,14 +299,34 @@ class ClassRecords:
         return reference(name, **{n: parse(n) for n in sorted(names)}, **({"use": parse(number)} if number else {}))
 
     def _finish(self, name: str, module, kernels: list, general: General | None, modelled: bool, configured: bool = False) -> Analysis:
-        analysis = Analysis(name, (Variant(tuple(kernels), (self.record_id,) if self.record_id else (), self.assumptions if modelled else ()),))
+        analysis = Analysis(
+            name,
+            (
+                Variant(
+                    tuple(kernels), (self.record_id,) if self.record_id else (), self.assumptions if modelled else ()
+                ),
+            ),
+        )
         built = inspect.signature(type(module).__init__).parameters if general else {}
         parameters = []
         for n in sorted(analysis.names(), key=lambda n: (list(WORKLOAD).index(n) if n in WORKLOAD else 99, n)):
             meaning = MEANING.get(n, n.replace("_", " "))
-            origin = ("the workload" if n in WORKLOAD else "last dimension of the input" if n == "num_features" else "where it is called" if n == "use"
-                      else f"constructor argument {n}" if n in built else f"config.{n}")
-            default = int(general is None and not configured) if n == "use" else built[n].default if n in built else None
+            origin = (
+                "the workload"
+                if n in WORKLOAD
+                else (
+                    "last dimension of the input"
+                    if n == "num_features"
+                    else (
+                        "where it is called"
+                        if n == "use"
+                        else f"constructor argument {n}" if n in built else f"config.{n}"
+                    )
+                )
+            )
+            default = (
+                int(general is None and not configured) if n == "use" else built[n].default if n in built else None
+            )
             parameters.append(Parameter(n, meaning, origin, int(default) if isinstance(default, (bool, int)) else None))
         versions = {p: importlib.metadata.version(p).split("+")[0] for p in ("torch", "transformers")}
         return replace(analysis, source=vars(locate(name)), parameters=tuple(parameters), naming=name_record(name),
@@ -293,13 +342,17 @@ def _in_its_model(class_name: str, folder: str, progress) -> Analysis:
         raise TraceError(f"{class_name}: transformers.models.{folder} has no causal language model to trace it in")
     records = ClassRecords.of(trace_model(AutoConfig.for_model(types[0]), progress=progress))
     if class_name not in records.classes():
-        raise TraceError(f"{class_name} is not reached by a default {types[0]} model; it reaches {', '.join(c.rsplit('.', 1)[-1] for c in records.classes())}")
+        raise TraceError(
+            f"{class_name} is not reached by a default {types[0]} model; it reaches {', '.join(c.rsplit('.', 1)[-1] for c in records.classes())}"
+        )
     return records.analysis(class_name)
 
 # %% ../../nbs/tracing/06_classes.ipynb #7abd0891
 def _alone(cls) -> Analysis:
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needed = [
+        p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
     sizes = {n: 24 + 16 * i for i, n in enumerate(needed)}
     name, last = f"{cls.__module__}.{cls.__qualname__}", None
     for width in (*sizes.values(), 24, None):
@@ -313,7 +366,9 @@ def _alone(cls) -> Analysis:
                 return ClassRecords({"extend": recorder}, seen, sympy.Integer).analysis(name)
             except Exception as e:  # whatever a constructor or forward raises on these arguments
                 last = e
-    raise TraceError(f"{name} cannot be traced by itself ({' '.join(str(last).split())[:160]}); trace a model that uses it")
+    raise TraceError(
+        f"{name} cannot be traced by itself ({' '.join(str(last).split())[:160]}); trace a model that uses it"
+    )
 
 # %% ../../nbs/tracing/06_classes.ipynb #a2026923
 def trace_class(class_name: str, progress=None) -> Analysis:
@@ -323,7 +378,8 @@ def trace_class(class_name: str, progress=None) -> Analysis:
         find_class(class_name)
         cls = getattr(importlib.import_module(module), name)
     except SourceError as error:
-        cls = getattr(importlib.import_module(module), name, None) if module_file(module) else None  # torch.nn.Linear: a public name of a class defined elsewhere
+        # torch.nn.Linear: a public name of a class defined elsewhere
+        cls = getattr(importlib.import_module(module), name, None) if module_file(module) else None
         if not isinstance(cls, type):
             raise error from None
         class_name = f"{cls.__module__}.{cls.__qualname__}"

@@ -90,8 +90,11 @@ def graph_of(recorder: Recorder, write: Writer, pairs: list) -> Graph:
         if op.kind == "softmax" and len(op.shape) >= 3:
             left = next(patterns, None)
             kept = {"scores": write(op.shape[-1]) * write(op.shape[-2]), "pairs": left} if left else {}
-        return Node(op.name, op.kind, call, line(op.file, op.line), tuple(reads), tuple((tensor(t), write(e)) for t, e in op.writes),
-                    write(op.flops), write(op.matmul_flops), op.via, write(op.extent), **kept)
+        return Node(
+            op.name, op.kind, call, line(op.file, op.line), tuple(reads),
+            tuple((tensor(t), write(e)) for t, e in op.writes), write(op.flops), write(op.matmul_flops), op.via,
+            write(op.extent), **kept
+        )
 
     def walk(call: Call, parent: int):
         at = -1 if parent < 0 else line(call.file, call.line)
@@ -104,7 +107,9 @@ def graph_of(recorder: Recorder, write: Writer, pairs: list) -> Graph:
                 walk(event, index)
 
     walk(recorder.root, -1)
-    return Graph(tuple(tensors), tuple(calls), tuple(lines), tuple(nodes), tensor(recorder.logits), _held(recorder, by_id, write))
+    return Graph(
+        tuple(tensors), tuple(calls), tuple(lines), tuple(nodes), tensor(recorder.logits), _held(recorder, by_id, write)
+    )
 
 # %% ../../nbs/tracing/04_graphs.ipynb #639db167
 def _place(path: str, names: dict) -> tuple:
@@ -180,14 +185,20 @@ def _always(text: str, trace: ModelTrace, truth: bool) -> bool:
     "Whether a condition has one truth value at each of 200 random sizes that fit the construction"
     condition, rng = parse_condition(text), random.Random(0)
     for _ in range(200):
-        sizes = {n: rng.choice([rng.randint(2, 9), rng.randint(2, 200), rng.randint(2, 2**17)]) for n in sorted({*map(_name, trace.symbols.base), *condition.names})}
+        sizes = {
+            n: rng.choice([rng.randint(2, 9), rng.randint(2, 200), rng.randint(2, 2**17)])
+            for n in sorted({*map(_name, trace.symbols.base), *condition.names})
+        }
         if condition.holds(_consistent(sizes, trace)) != truth:
             return False
     return True
 
 # %% ../../nbs/tracing/04_graphs.ipynb #296abb46
 BOUNDS = {  # region of a case -> where its tokens lie against a window of W tokens, of which the cache keeps W - 1
-    "": ("cache_len + seq_len < W",), "_over": ("cache_len < W - 1", "cache_len + seq_len >= W"), "_past": ("cache_len >= W - 1",)}
+    "": ("cache_len + seq_len < W",),
+    "_over": ("cache_len < W - 1", "cache_len + seq_len >= W"),
+    "_past": ("cache_len >= W - 1",),
+}
 
 
 def _at_fixed(texts, case: Case) -> list[str]:
@@ -203,7 +214,11 @@ def form_conditions(form: Form, case: Case, together: bool) -> list[str]:
     found += [f"batch_size >= {form.batch}"] if form.batch > 2 and not case.single else []
     if form.multiple:
         tokens = ["cache_len + seq_len"] if together else [n for n in ("seq_len", "cache_len") if n not in case.fixed]
-        found += _at_fixed([f"{t} >= {form.multiple * form.fewest}" for t in tokens] + [f"({t}) % {form.multiple} == 0" for t in tokens], case)
+        found += _at_fixed(
+            [f"{t} >= {form.multiple * form.fewest}" for t in tokens]
+            + [f"({t}) % {form.multiple} == 0" for t in tokens],
+            case,
+        )
     return found
 
 
@@ -215,7 +230,14 @@ def region_conditions(trace: ModelTrace, case: str) -> list[str]:
         return form
     named = trace.symbols.values.get("sliding_window") == sizes[0]
     texts = [t.replace("W", "sliding_window" if named else str(sizes[0])) for t in BOUNDS.get(found.region, BOUNDS[""])]
-    return form + _at_fixed([t for t in texts if not (found.region == "_over" and t.startswith("cache_len <") and "cache_len" in found.fixed)], found)
+    return form + _at_fixed(
+        [
+            t
+            for t in texts
+            if not (found.region == "_over" and t.startswith("cache_len <") and "cache_len" in found.fixed)
+        ],
+        found,
+    )
 
 # %% ../../nbs/tracing/04_graphs.ipynb #8099b926
 def _about_window(text: str, trace: ModelTrace) -> bool:
@@ -223,7 +245,9 @@ def _about_window(text: str, trace: ModelTrace) -> bool:
     condition, (window,) = parse_condition(text), trace.windows
     if "sliding_window" in condition.names:
         return condition.names & {"seq_len", "cache_len"} != set()
-    return condition.names <= {"seq_len", "cache_len"} and any(abs(int(n) - window) <= 2 for n in re.findall(r"\d+", text))
+    return condition.names <= {"seq_len", "cache_len"} and any(
+        abs(int(n) - window) <= 2 for n in re.findall(r"\d+", text)
+    )
 
 # %% ../../nbs/tracing/04_graphs.ipynb #c97504a6
 def assumptions_of(trace: ModelTrace, case: str = "") -> tuple:
@@ -269,7 +293,9 @@ def experts_of(trace: ModelTrace, write: Writer) -> tuple:
             if routed and ids:
                 (weight, read), tokens = routed[0], math.prod(ids)
                 active = sympy.Symbol("active_experts", integer=True, positive=True)
-                return write(sympy.simplify(known[weight].elements / (read / active))), write(sympy.simplify(sympy.sympify(op.shape[0]) / tokens))
+                return write(sympy.simplify(known[weight].elements / (read / active))), write(
+                    sympy.simplify(sympy.sympify(op.shape[0]) / tokens)
+                )
     return ()
 
 # %% ../../nbs/tracing/04_graphs.ipynb #e1610c8c
@@ -280,9 +306,17 @@ def _pairs(trace: ModelTrace) -> tuple[list, tuple]:
     try:
         pairs = kept_pairs(trace.config)
     except Exception as e:  # some models do not run on the CPU
-        return [], (f"the masks are not known, so flash materialises attention scores as fused does ({type(e).__name__}: {' '.join(str(e).split())[:120]})",)
+        return [], (
+            f"the masks are not known, so flash materialises attention scores as fused does ({type(e).__name__}: {' '.join(str(e).split())[:120]})",
+        )
     unknown = pairs.count("")
-    return [pairs_formula(name, trace.config) for name in pairs], (f"{unknown} of {len(pairs)} attentions keep pairs in a way that is not known; flash materialises their scores",) if unknown else ()
+    return [pairs_formula(name, trace.config) for name in pairs], (
+        (
+            f"{unknown} of {len(pairs)} attentions keep pairs in a way that is not known; flash materialises their scores",
+        )
+        if unknown
+        else ()
+    )
 
 # %% ../../nbs/tracing/04_graphs.ipynb #dc739d53
 def _never_run(trace: ModelTrace):
@@ -300,11 +334,17 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     base, stated = flat(config_defaults(config)), flat(config.to_dict())
     own = getattr(text_config(config), "attribute_map", {})
     symbols = {}
-    mixed, stack = len(trace.kinds) > 1, layers_name(config)  # mixed: how many layers of which kind is part of the record
+    # mixed: how many layers of which kind is part of the record
+    mixed, stack = len(trace.kinds) > 1, layers_name(config)
     for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), "tie_word_embeddings"):
         names = list(dict.fromkeys([name, own.get(name, name)]))
         default = next((base[n] for n in names if n in base), None)
-        symbols[canonical(name)] = {"names": names, "default": int(default) if isinstance(default, (int, bool)) else 0 if name == "tie_word_embeddings" else None}
+        symbols[canonical(name)] = {
+            "names": names,
+            "default": (
+                int(default) if isinstance(default, (int, bool)) else 0 if name == "tie_word_embeddings" else None
+            ),
+        }
     if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
         symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
     skip = {n for s in symbols.values() for n in s["names"]} | set(SYMBOLIC) - {"sliding_window"}
@@ -319,14 +359,22 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     count, size_bytes, modules = weights_and_modules(trace, write)
     pairs, notes = _pairs(trace)
     if not cache_name(trace.model):
-        why = f"is run without its cache ({WITHOUT[config.model_type]})" if config.model_type in WITHOUT else "keeps no cache"
+        why = (
+            f"is run without its cache ({WITHOUT[config.model_type]})"
+            if config.model_type in WITHOUT
+            else "keeps no cache"
+        )
         notes = (*notes, f"this model {why}: every forward runs the tokens before the new ones again")
     notes = (*notes, *_never_run(trace))
     uncounted = {}
     for recorder in trace.recorders.values():
         uncounted |= recorder.uncounted
     return ModelRecord(
-        f"{config.model_type}-{hashlib.sha256(kind.encode()).hexdigest()[:8]}", config.model_type, next(iter(trace.recorders.values())).root.class_name,
-        {p: importlib.metadata.version(p).split("+")[0] for p in ("torch", "transformers")}, symbols, chosen, assumptions, count, size_bytes, modules,
-        uncounted, notes, {name: graph_of(r, write, pairs) for name, r in trace.recorders.items()},
-        {name: own for name in trace.recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write), trace.method)
+        f"{config.model_type}-{hashlib.sha256(kind.encode()).hexdigest()[:8]}", config.model_type,
+        next(iter(trace.recorders.values())).root.class_name,
+        {p: importlib.metadata.version(p).split("+")[0] for p in ("torch", "transformers")}, symbols, chosen,
+        assumptions, count, size_bytes, modules, uncounted, notes,
+        {name: graph_of(r, write, pairs) for name, r in trace.recorders.items()},
+        {name: own for name in trace.recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write),
+        trace.method
+    )

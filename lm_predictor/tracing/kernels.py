@@ -91,7 +91,9 @@ def _same(a: Formula, b: Formula, fixed: dict) -> bool:
 
 def agree(general: Draft, special: Draft, fixed: dict) -> bool:
     "Whether a draft says the same as a more special one at the sizes that are fixed there"
-    return _shape(general) == _shape(special) and all(_same(a, b, fixed) for a, b in zip(_formulas(general), _formulas(special)))
+    return _shape(general) == _shape(special) and all(
+        _same(a, b, fixed) for a, b in zip(_formulas(general), _formulas(special))
+    )
 
 # %% ../../nbs/tracing/05_kernels.ipynb #ae20cee3
 def merge(by_case: dict) -> list[tuple[Draft, list[str]]]:
@@ -125,7 +127,9 @@ def describe(draft: Draft) -> tuple[str, str]:
     if called:
         analysis.append(f"Calls {', '.join(dict.fromkeys(called))}, each expanded from its own analysis.")
     if ops:
-        analysis.append(f"Executes {len(ops)} ATen operator{'s' * (len(ops) > 1)}{' in ' + ', '.join(helpers) if helpers else ''}.")
+        analysis.append(
+            f"Executes {len(ops)} ATen operator{'s' * (len(ops) > 1)}{' in ' + ', '.join(helpers) if helpers else ''}."
+        )
     if draft.repeat != "1":
         analysis.append(f"Happens {draft.repeat} times.")
     return operation, " ".join(analysis)
@@ -136,10 +140,17 @@ def kernel_of(draft: Draft, cases: list, own_file: str, all_cases: list) -> Kern
     operation, analysis = describe(draft)
     refs = total(draft.references)
     has_refs = bool(draft.references)
-    cost = Cost(*(total([*draft.references, *(getattr(o.cost, m) for o in draft.operators)]) for m in ("flops", "matmul_flops", "read", "write")))
-    return Kernel("composite" if has_refs else "basic", operation, cost, draft.line, draft.file if draft.file != own_file else "",
-                  source_file(frame_file(draft.file)).statement(draft.line).code, analysis, parse(draft.repeat),
-                  () if set(cases) == set(all_cases) else tuple(cases), (), tuple(draft.operators))
+    cost = Cost(
+        *(
+            total([*draft.references, *(getattr(o.cost, m) for o in draft.operators)])
+            for m in ("flops", "matmul_flops", "read", "write")
+        )
+    )
+    return Kernel(
+        "composite" if has_refs else "basic", operation, cost, draft.line,
+        draft.file if draft.file != own_file else "", source_file(frame_file(draft.file)).statement(draft.line).code,
+        analysis, parse(draft.repeat), () if set(cases) == set(all_cases) else tuple(cases), (), tuple(draft.operators)
+    )
 
 # %% ../../nbs/tracing/05_kernels.ipynb #e1d464b6
 def is_configured(arguments: dict) -> bool:
@@ -156,7 +167,11 @@ def built_with(module, arguments: dict) -> dict:
 # %% ../../nbs/tracing/05_kernels.ipynb #6e48ad9e
 def built_sizes(arguments: dict) -> dict:
     "The integers that a module was built with: parameter name -> size"
-    return {n: size(v) for n, v in arguments.items() if isinstance(v, torch.SymInt) or (isinstance(v, int) and not isinstance(v, bool))}
+    return {
+        n: size(v)
+        for n, v in arguments.items()
+        if isinstance(v, torch.SymInt) or (isinstance(v, int) and not isinstance(v, bool))
+    }
 
 
 def built_flags(arguments: dict) -> dict:

@@ -21,8 +21,10 @@ def signature(call: Call) -> tuple:
     def walk(node):
         for event in node.events:
             if isinstance(event, Op):
-                yield (event.name, event.line, event.file, event.via, event.flops, event.extent,
-                       tuple((local(t), e, v) for t, e, v in event.reads), tuple((local(t), e) for t, e in event.writes))
+                yield (
+                    event.name, event.line, event.file, event.via, event.flops, event.extent,
+                    tuple((local(t), e, v) for t, e, v in event.reads), tuple((local(t), e) for t, e in event.writes)
+                )
             else:
                 yield (event.path[len(prefix):], event.class_name, event.line, event.repeat)
                 yield from walk(event)
@@ -78,10 +80,14 @@ def _key(event) -> tuple:
     "What two events of the same kind share: everything but which tensors they touch"
     if isinstance(event, Call):
         return signature(event)
-    return (event.name, event.line, event.file, event.via, event.flops, event.shape, tuple(e for _, e, _ in event.reads), tuple(e for _, e in event.writes))
+    return (
+        event.name, event.line, event.file, event.via, event.flops, event.shape, tuple(e for _, e, _ in event.reads),
+        tuple(e for _, e in event.writes)
+    )
 
 # %% ../../nbs/tracing/01_loops.ipynb #0d3e0dc7
-_LEAST, _LONG, _LONGEST = 3, 8, 160  # bodies that make a loop; events of a body from which on two are enough; events of a body at most
+# bodies that make a loop; events of a body from which on two are enough; events of a body at most
+_LEAST, _LONG, _LONGEST = 3, 8, 160
 
 
 def _first_loop(keys: list, start: int):

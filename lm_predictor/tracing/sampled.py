@@ -32,7 +32,9 @@ __all__ = ['terms', 'points', 'multiple_points', 'Fit', 'together', 'blocks', 'm
 # %% ../../nbs/tracing/03_sampled.ipynb #c3c00e9b
 _NAMES = ("batch_size", "seq_len", "cache_len")
 _SYMBOL = {n: sympy.Symbol(n, integer=True, positive=True) for n in _NAMES}
-_SIZES = {"batch_size": (2, 3, 5), "seq_len": (5, 6, 8, 11, 13, 70, 9, 300), "cache_len": (7, 9, 12, 16, 20, 75, 14, 160)}
+_SIZES = {
+    "batch_size": (2, 3, 5), "seq_len": (5, 6, 8, 11, 13, 70, 9, 300), "cache_len": (7, 9, 12, 16, 20, 75, 14, 160)
+}
 
 
 def terms(case: Case, block: int = 0, whole=sympy.ceiling, batch_power: int = 1) -> list:
@@ -46,11 +48,27 @@ def terms(case: Case, block: int = 0, whole=sympy.ceiling, batch_power: int = 1)
 # %% ../../nbs/tracing/03_sampled.ipynb #13ef9ce2
 def points(case: Case, count: int, window: int = 0, block: int = 0, within: int = 0) -> list[dict]:
     "Sizes to run a case at, on its side of a window of `window` tokens; three blocks at least and an incomplete one, or `within` one"
-    sizes = _SIZES | ({"batch_size": (2, 3, 5, 7)} if case.phase == "decode" else {}) | ({"seq_len": tuple(q * block + r for q, r in zip((3, 4, 3, 5, 4, 7, 3, 6), (5, 3, 7, 4, block - 3, 6, block // 2, block - 1)))} if block else {}) \
+    sizes = (
+        _SIZES
+        | ({"batch_size": (2, 3, 5, 7)} if case.phase == "decode" else {})
+        | (
+            {
+                "seq_len": tuple(
+                    q * block + r
+                    for q, r in zip((3, 4, 3, 5, 4, 7, 3, 6), (5, 3, 7, 4, block - 3, 6, block // 2, block - 1))
+                )
+            }
+            if block
+            else {}
+        )
         | ({"seq_len": (5, 6, within - 1, 11, 13, within, 9, 14)} if within and not block else {})
+    )
     rows, more = [], {"_over": ("seq_len", window), "_past": ("cache_len", window)}.get(case.region)
     for i in range(count):
-        row = {n: case.fixed.get(n, sizes[n][(i * step + i // len(sizes[n]) * skip) % len(sizes[n])]) for n, step, skip in zip(_NAMES, (1, 1, 3), (1, 0, 1))}
+        row = {
+            n: case.fixed.get(n, sizes[n][(i * step + i // len(sizes[n]) * skip) % len(sizes[n])])
+            for n, step, skip in zip(_NAMES, (1, 1, 3), (1, 0, 1))
+        }
         if more and more[0] not in case.fixed:
             row[more[0]] += more[1]
         rows.append(row)
@@ -66,7 +84,10 @@ def multiple_points(case: Case, count: int, form: Form, window: int = 0, togethe
     rows, beyond = [], -(-window // step) * step
     for i in range(count):
         new, old = (step * (form.fewest + n % most) for n in (3 * i + i // most, i * (i + 1) // 2))
-        row = {"batch_size": form.batch + (0, 1, 3)[i % 3], "seq_len": new + beyond * (case.region == "_over"), "cache_len": old + beyond * (case.region == "_past")} | case.fixed
+        row = {
+            "batch_size": form.batch + (0, 1, 3)[i % 3], "seq_len": new + beyond * (case.region == "_over"),
+            "cache_len": old + beyond * (case.region == "_past")
+        } | case.fixed
         if together and "cache_len" not in case.fixed:
             row["seq_len"] = case.fixed.get("seq_len", (5, 6, 8, 11, 13, 21, 9, 17)[i % 8])
             row["cache_len"] = new - row["seq_len"]
@@ -103,7 +124,9 @@ class Fit:
         if len(self.used) < len(basis):
             raise ValueError(f"{len(rows)} runs do not determine {len(basis)} terms")
         self.table = table
-        self.inverse = sympy.Matrix([[sympy.Rational(v.numerator, v.denominator) for v in table[i]] for i in self.used]).inv()
+        self.inverse = sympy.Matrix(
+            [[sympy.Rational(v.numerator, v.denominator) for v in table[i]] for i in self.used]
+        ).inv()
 
     def __call__(self, values) -> object:
         "The formula (sympy), an int where all values are one; raises ValueError when no formula of these terms fits"
@@ -121,7 +144,12 @@ class Fit:
         for row, value in zip(self.table, values):
             if sum(Fraction(int(f.p), int(f.q)) * r for f, r in zip(factors, row)) != value:
                 raise ValueError("no polynomial of the sizes")
-        self.formulas.append(([Fraction(int(f.p), int(f.q)) for f in factors], sum((f * t for f, t in zip(factors, self.basis)), sympy.Integer(0))))
+        self.formulas.append(
+            (
+                [Fraction(int(f.p), int(f.q)) for f in factors],
+                sum((f * t for f, t in zip(factors, self.basis)), sympy.Integer(0))
+            )
+        )
         return self.formulas[-1][1]
 
     def expect(self, other: Fit, rows: list[dict], fixed: dict) -> None:
@@ -146,22 +174,42 @@ class _Together:
         if ids not in self.same:
             held = [known[i] for known, i in zip(self.by_id, ids)]
             self.same[ids] = len(self.same)
-            self.storages[ids] = Storage(self.same[ids], self.fit([s.elements for s in held]), held[0].dtype, held[0].kind)
+            self.storages[ids] = Storage(
+                self.same[ids], self.fit([s.elements for s in held]), held[0].dtype, held[0].kind
+            )
         return self.same[ids]
 
     def op(self, ops: list) -> Op:
         first = ops[0]
-        reads = [(self.storage(tuple(t for t, *_ in row)), self.fit([e for _, e, _ in row]), next((v for *_, v in row if v is not None), None))
-                 for row in zip(*(o.reads for o in ops))]
-        writes = [(self.storage(tuple(t for t, _ in row)), self.fit([e for _, e in row])) for row in zip(*(o.writes for o in ops))]
-        return Op(first.name, first.kind, first.line, first.file, first.via, reads, writes, self.fit([o.flops for o in ops]),
-                  self.fit([o.matmul_flops for o in ops]), self.fit([o.extent for o in ops]), tuple(map(self.fit, zip(*(o.shape for o in ops)))))
+        reads = [
+            (
+                self.storage(tuple(t for t, *_ in row)), self.fit([e for _, e, _ in row]),
+                next((v for *_, v in row if v is not None), None)
+            )
+            for row in zip(*(o.reads for o in ops))
+        ]
+        writes = [
+            (self.storage(tuple(t for t, _ in row)), self.fit([e for _, e in row]))
+            for row in zip(*(o.writes for o in ops))
+        ]
+        return Op(
+            first.name, first.kind, first.line, first.file, first.via, reads, writes, self.fit([o.flops for o in ops]),
+            self.fit([o.matmul_flops for o in ops]), self.fit([o.extent for o in ops]),
+            tuple(map(self.fit, zip(*(o.shape for o in ops))))
+        )
 
     def call(self, calls: list) -> Call:
         first = calls[0]
-        inputs = [(tuple(map(self.fit, zip(*(shape for shape, _ in row)))), row[0][1]) for row in zip(*(c.inputs for c in calls))]
+        inputs = [
+            (tuple(map(self.fit, zip(*(shape for shape, _ in row)))), row[0][1])
+            for row in zip(*(c.inputs for c in calls))
+        ]
         repeats = [c.repeat for c in calls]
-        repeat = first.repeat if len(set(repeats)) == 1 else str(from_sympy(sympy.factor(self.fit([int(n) for n in repeats]))))
+        repeat = (
+            first.repeat
+            if len(set(repeats)) == 1
+            else str(from_sympy(sympy.factor(self.fit([int(n) for n in repeats]))))
+        )
         return Call(first.path, first.module, first.line, first.file, self.events(calls), inputs, repeat)
 
     def events(self, calls: list) -> list:
@@ -172,7 +220,11 @@ class _Together:
             try:
                 found.append(self.op(row) if isinstance(row[0], Op) else self.call(row))
             except ValueError as e:
-                raise e if isinstance(e, TraceError) else TraceError(f"{e} gives {getattr(row[0], 'name', 'the call')} at {row[0].file}:{row[0].line}") from None
+                raise (
+                    e
+                    if isinstance(e, TraceError)
+                    else TraceError(f"{e} gives {getattr(row[0], 'name', 'the call')} at {row[0].file}:{row[0].line}")
+                ) from None
         lengths = {len(c.events) for c in calls}
         if len(lengths) > 1:
             at = next((e for c in calls for e in c.events[min(lengths):]), None)
@@ -186,13 +238,19 @@ def together(recorders: list, fit: Fit) -> SimpleNamespace:
         raise TraceError("how many tensors its cache holds depends on the sizes")
     t = _Together(recorders, fit)
     root = t.call([r.root for r in recorders])
-    cache = [(t.storage(tuple(i for i, _ in row)), fit([e for _, e in row])) for row in zip(*(r.cache for r in recorders))]
+    cache = [
+        (t.storage(tuple(i for i, _ in row)), fit([e for _, e in row])) for row in zip(*(r.cache for r in recorders))
+    ]
     logits = t.storage(tuple(r.logits for r in recorders))
     return SimpleNamespace(root=root, storages=t.storages, cache=cache, logits=logits, uncounted=recorders[0].uncounted)
 
 # %% ../../nbs/tracing/03_sampled.ipynb #0d2ff104
 def _said(config) -> set[int]:
-    return {v for k, v in vars(config).items() if ("chunk" in k or "block" in k) and isinstance(v, int) and not isinstance(v, bool) and 8 <= v <= 1024}
+    return {
+        v
+        for k, v in vars(config).items()
+        if ("chunk" in k or "block" in k) and isinstance(v, int) and not isinstance(v, bool) and 8 <= v <= 1024
+    }
 
 
 def blocks(config) -> list[int]:
@@ -208,7 +266,13 @@ def multiple(config) -> int:
 # %% ../../nbs/tracing/03_sampled.ipynb #d2673347
 def _forms(trace: ModelTrace, case: Case) -> list[Form]:
     "The forms of formulas to try: what another case had, then the simplest first"
-    whole = [Form(multiple=m, fewest=n, batch=b) for m in [multiple(trace.config)] if m for n in (1, 2) for b in ((2,) if case.single else (2, 3))]
+    whole = [
+        Form(multiple=m, fewest=n, batch=b)
+        for m in [multiple(trace.config)]
+        if m
+        for n in (1, 2)
+        for b in ((2,) if case.single else (2, 3))
+    ]
     if looks(trace.model):
         rows = [Form(share=1 if set(case.fixed) >= {"seq_len", "batch_size"} else looks(trace.model))]
     elif "seq_len" in case.fixed:
@@ -223,7 +287,10 @@ def _forms(trace: ModelTrace, case: Case) -> list[Form]:
 # %% ../../nbs/tracing/03_sampled.ipynb #8524224b
 def own_state(model) -> list:
     "What modules hold outside of parameters and buffers, to be put back before each run: some keep their caches there"
-    return [(m, {k: v for k, v in vars(m).items() if not k.startswith("_") and (v is None or isinstance(v, torch.Tensor))}) for m in model.modules()]
+    return [
+        (m, {k: v for k, v in vars(m).items() if not k.startswith("_") and (v is None or isinstance(v, torch.Tensor))})
+        for m in model.modules()
+    ]
 
 # %% ../../nbs/tracing/03_sampled.ipynb #517980d0
 def _by_token(case: Case, rows: list, executed) -> bool:
@@ -243,7 +310,11 @@ def _dealt_out(case: Case, row: dict, i: int, share: int) -> dict:
     "The sizes of run `i` with tokens that give every expert its share; where that takes many, no larger than need be"
     if share < 64:
         return row | {_shared(case): row[_shared(case)] * share}
-    few = {"batch_size": (2 + i % 3) * share, "cache_len": min(row["cache_len"], 20)} if case.phase == "decode" else {"seq_len": (2 + i) * share}
+    few = (
+        {"batch_size": (2 + i % 3) * share, "cache_len": min(row["cache_len"], 20)}
+        if case.phase == "decode"
+        else {"seq_len": (2 + i) * share}
+    )
     return row | few
 
 # %% ../../nbs/tracing/03_sampled.ipynb #994cc722
@@ -262,14 +333,21 @@ class _Sampling:
 
     def run(self, case: Case, sizes: dict, ahead: bool = False):
         "One run of a case with numbers, folded; ahead: with the logits of all tokens too, where that case is wanted"
-        key, done, model, later = tuple(sizes.values()), self.done.setdefault(case.name, {}), self.trace.model, replace(case, all_logits=True).name
+        key, done, model, later = (
+            tuple(sizes.values()), self.done.setdefault(case.name, {}), self.trace.model,
+            replace(case, all_logits=True).name
+        )
         if key not in done:
             for module, held in self.state:
                 vars(module).update(held)
             cache = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
             with given_by(model.base_model) as given:
                 recorder = run(model, **sizes, all_logits=case.all_logits, cache=cache, filled=True)
-            whole = with_all_logits(model, recorder, copied(recorder.root), given, **sizes) if ahead and later in self.wanted - {case.name} else None
+            whole = (
+                with_all_logits(model, recorder, copied(recorder.root), given, **sizes)
+                if ahead and later in self.wanted - {case.name}
+                else None
+            )
             for name, made in ((case.name, recorder), *([(later, whole)] if whole else [])):
                 made.executed = sum(1 for _ in made.root.walk())
                 fold(made.root, self.trace.names)
@@ -283,10 +361,16 @@ class _Sampling:
         if form.multiple:
             return multiple_points(case, count, form, window, not cache_name(trace.model))
         within = trace.forms.get(case.name.removesuffix("_short"), Form()).block
-        rows = [_dealt_out(case, row, i, form.share) for i, row in enumerate(points(case, count, window, form.block, within))]
+        rows = [
+            _dealt_out(case, row, i, form.share)
+            for i, row in enumerate(points(case, count, window, form.block, within))
+        ]
         if self.by_token or count > 8 and _by_token(case, rows, lambda row: self.run(case, row).executed):
             self.by_token = True
-            rows = [row | {"seq_len": min(row["seq_len"], (window if case.region == "_over" else 0) + 20 * form.share + i)} for i, row in enumerate(rows)]
+            rows = [
+                row | {"seq_len": min(row["seq_len"], (window if case.region == "_over" else 0) + 20 * form.share + i)}
+                for i, row in enumerate(rows)
+            ]
         return rows
 
     def case(self, case: Case, form: Form, count: int, basis: list, other: Fit | None = None) -> SimpleNamespace:
@@ -305,11 +389,16 @@ def _expected(runs: _Sampling, case: Case) -> SimpleNamespace | None:
     "The recording of a case from few runs, where the case of several sequences and of the last token's logits has nearly all of its formulas"
     usual = replace(case, single=False, all_logits=False).name
     form = runs.trace.forms.get(usual)
-    if usual == case.name or form is None or form.share > 1 and set(case.fixed) >= {"seq_len", "batch_size"}:  # one token is no even deal
+    # one token is no even deal
+    if usual == case.name or form is None or form.share > 1 and set(case.fixed) >= {"seq_len", "batch_size"}:
         return None
     form = replace(form, batch=2 if case.single else form.batch, block=0 if case.region == "_short" else form.block)
     free = [_SYMBOL[n] for n in ("seq_len", "cache_len") if n not in case.fixed]
-    basis = [sympy.Integer(1), free[0]] if case.single else [sympy.Integer(1), free[0], _SYMBOL["batch_size"], _SYMBOL["batch_size"] * free[0]]
+    basis = (
+        [sympy.Integer(1), free[0]]
+        if case.single
+        else [sympy.Integer(1), free[0], _SYMBOL["batch_size"], _SYMBOL["batch_size"] * free[0]]
+    )
     try:
         return runs.case(case, form, len(basis) + 3, basis, runs.fits[usual])
     except ValueError:  # no: it has formulas of its own
@@ -341,8 +430,14 @@ def sample_model(config, cases=None, progress=None, every_layer: bool = False) -
         torch.set_default_dtype(torch.bfloat16)
         model = build(cut)
         kinds = [] if every_layer else layer_kinds(model, model.config)
-        trace = ModelTrace(config, Symbols(config, frozenset(integers(config))), model, {}, seen, kinds, keep_kinds(model, model.config, kinds), method="sampled")
-        runs = _Sampling(trace, own_state(model), {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))})
+        trace = ModelTrace(
+            config, Symbols(config, frozenset(integers(config))), model, {}, seen, kinds,
+            keep_kinds(model, model.config, kinds), method="sampled"
+        )
+        runs = _Sampling(
+            trace, own_state(model),
+            {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
+        )
         ready(model)
         for case in cases:
             trace.recorders[case.name] = _sampled(runs, case)

@@ -53,7 +53,8 @@ class ModelTrace:
     sizes: dict = field(default_factory=dict)  # case name -> batch_size, seq_len, cache_len it was traced with
     method: str = "symbolic"  # or "sampled"
     forms: dict = field(default_factory=dict)  # case name -> Form, of a sampled trace
-    least: dict = field(default_factory=dict)  # case name -> the smallest sizes that it was run at; 2 where it ran on symbols
+    # case name -> the smallest sizes that it was run at; 2 where it ran on symbols
+    least: dict = field(default_factory=dict)
 
     @property
     def windows(self) -> list[int]:
@@ -85,7 +86,9 @@ def windows(config) -> list[int]:
         layers = DynamicCache(config=config).layers
     except Exception:  # a config that says nothing about a cache
         layers = []
-    kept, rates = {int(layer.sliding_window) for layer in layers if getattr(layer, "sliding_window", None)}, compression(config)
+    kept, rates = {
+        int(layer.sliding_window) for layer in layers if getattr(layer, "sliding_window", None)
+    }, compression(config)
     picked = {config.index_topk * rates[0] + 1} if rates and hasattr(config, "index_topk") else set()
     return sorted({n for n in kept if n > max(rates, default=0)} | picked)
 
@@ -119,7 +122,9 @@ def with_all_logits(model, before: Recorder, root: Call, given: list, batch_size
     """
     body = root.events[0] if root.events else None
     recorder = Recorder(model)
-    recorder.storages, recorder.uncounted, recorder.cache = {key: replace(s) for key, s in before.storages.items()}, dict(before.uncounted), before.cache
+    recorder.storages, recorder.uncounted, recorder.cache = (
+        {key: replace(s) for key, s in before.storages.items()}, dict(before.uncounted), before.cache
+    )
     recorder._keep = list(before._keep)
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         recorder.root, recorder.logits = copied(root), before.logits
@@ -137,7 +142,8 @@ def with_all_logits(model, before: Recorder, root: Call, given: list, batch_size
     return recorder
 
 # %% ../../nbs/tracing/02_symbolic.ipynb #e17814cc
-MOST_GUARDS = 60  # conditions that code asks about sizes; more say that it works in blocks, and polynomials in blocks are clearer
+# conditions that code asks about sizes; more say that it works in blocks, and polynomials in blocks are clearer
+MOST_GUARDS = 60
 
 
 class _Again(Exception):
@@ -156,7 +162,9 @@ class _Watch:
             return
         self.seen = len(env.guards), len(env.replacements)
         if lost := self.symbols.lost_workload():
-            raise TraceError(f"its code needs {' and '.join(lost)} as a number (a loop over tokens, or a branch on it), so no formula in it can be read off")
+            raise TraceError(
+                f"its code needs {' and '.join(lost)} as a number (a loop over tokens, or a branch on it), so no formula in it can be read off"
+            )
         if len(env.guards) > MOST_GUARDS:
             raise _Again if self.again() else TraceError(f"its code asks more than {MOST_GUARDS} questions about sizes")
 
@@ -165,7 +173,8 @@ class _Watch:
         return self.symbols.lost() - self.concrete or self.symbols.misled() - self.concrete
 
 # %% ../../nbs/tracing/02_symbolic.ipynb #aca85b33
-_PROMPT = {"": "", "_over": "", "_past": "_over"}  # region of a case that finds cached tokens -> region of the prefill that leaves such a cache
+# region of a case that finds cached tokens -> region of the prefill that leaves such a cache
+_PROMPT = {"": "", "_over": "", "_past": "_over"}
 
 
 def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
@@ -185,7 +194,11 @@ def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
         def cached(case, sizes):
             "What a case finds cached: what a prefill leaves, renamed, or what a forward that is not recorded leaves"
             key = case.single, case.phase == "prefill", case.region
-            prompt = left.get((case.single, _PROMPT[case.region])) if case.phase != "prefill" and not module_state(model) else None
+            prompt = (
+                left.get((case.single, _PROMPT[case.region]))
+                if case.phase != "prefill" and not module_state(model)
+                else None
+            )
             if key not in caches and prompt:
                 caches[key] = renamed_cache(prompt[0], {prompt[1]: size(sizes["cache_len"])}, symbols)
             if caches.get(key) is None:
@@ -206,9 +219,11 @@ def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
             return recorder
 
         try:
-            for case in [c for c in cases if c.phase != "prefill"][:1]:  # some models change in their first forward, so one comes before all that is recorded
+            # some models change in their first forward, so one comes before all that is recorded
+            for case in [c for c in cases if c.phase != "prefill"][:1]:
                 cached(case, symbols.workload(case))
-            for case in sorted(cases, key=lambda c: c.phase != "prefill"):  # what a prefill leaves is what the others find
+            # what a prefill leaves is what the others find
+            for case in sorted(cases, key=lambda c: c.phase != "prefill"):
                 sizes = trace.sizes[case.name] = symbols.workload(case)
                 recorder = recorded(case, sizes)
                 if watch.again():
@@ -241,7 +256,9 @@ def trace_model(config, cases=None, progress=None, concrete=frozenset()) -> Mode
             everything = frozenset(integers(config))
             if concrete >= everything:
                 reason = " ".join(str(e).split())[:300]
-                raise TraceError(f"{config.model_type}: {reason if isinstance(e, TraceError) else f'{type(e).__name__}: {reason}'}") from e
+                raise TraceError(
+                    f"{config.model_type}: {reason if isinstance(e, TraceError) else f'{type(e).__name__}: {reason}'}"
+                ) from e
             concrete = everything if misled <= concrete else concrete | misled
             continue
         lost = _Watch(trace.symbols, concrete).again()

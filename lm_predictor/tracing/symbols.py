@@ -40,8 +40,11 @@ class Case:
     @property
     def fixed(self) -> dict:
         "Workload symbols that have one value in this case"
-        return ({"cache_len": 0} if self.phase == "prefill" else {}) | ({"seq_len": 1} if self.phase == "decode" else {}) \
+        return (
+            ({"cache_len": 0} if self.phase == "prefill" else {})
+            | ({"seq_len": 1} if self.phase == "decode" else {})
             | ({"batch_size": 1} if self.single else {})
+        )
 
     def hints(self, window: int) -> dict:
         "Sizes at which this case is traced, given the tokens of a window"
@@ -51,7 +54,10 @@ class Case:
 # %% ../../nbs/tracing/00_symbols.ipynb #3acb5442
 CASES = tuple(Case(phase, single, logits) for phase in ("extend", "prefill", "decode") for single in (False, True)
               for logits in ((False, True) if phase != "decode" else (False,)))
-SHORT, *BEYOND = (tuple(replace(case, region=region) for case in CASES if region in REGIONS[case.phase]) for region in REGIONS["extend"][1:])
+SHORT, *BEYOND = (
+    tuple(replace(case, region=region) for case in CASES if region in REGIONS[case.phase])
+    for region in REGIONS["extend"][1:]
+)
 BEYOND = tuple(case for cases in BEYOND for case in cases)
 
 # %% ../../nbs/tracing/00_symbols.ipynb #58736db1
@@ -88,9 +94,16 @@ class Symbols:
 
     def workload(self, case: Case) -> dict:
         "batch_size, seq_len and cache_len of a case: its fixed numbers, and symbols with hints in its region"
-        window = HINTS["sliding_window"] if "sliding_window" in self.relation.attributes.get("sliding_window", ()) else self.values.get("sliding_window", 0)
+        window = (
+            HINTS["sliding_window"]
+            if "sliding_window" in self.relation.attributes.get("sliding_window", ())
+            else self.values.get("sliding_window", 0)
+        )
         hints = case.hints(window)
-        keys = {"batch_size": "batch_size", "seq_len": f"seq_len {case.phase}{case.region}", "cache_len": f"cache_len {case.region}"}
+        keys = {
+            "batch_size": "batch_size", "seq_len": f"seq_len {case.phase}{case.region}",
+            "cache_len": f"cache_len {case.region}"
+        }
         return {n: case.fixed[n] if n in case.fixed else self.symint(n, hints[n], keys[n]) for n in keys}
 
     def clean(self, expr):
@@ -99,8 +112,13 @@ class Symbols:
             return sympy.Integer(expr)
         if expr not in self._clean:
             named = expr.xreplace({s: sympy.Symbol(n, integer=True, positive=True) for s, n in self._names.items()})
-            back = {sympy.Symbol(n, integer=True, positive=True): to_sympy(parse(text)) for n, text in self.relation.rewrite.items()}
-            self._clean[expr] = sympy.factor(named.subs(back)) if not named.is_Boolean and not named.is_Relational else named.subs(back)
+            back = {
+                sympy.Symbol(n, integer=True, positive=True): to_sympy(parse(text))
+                for n, text in self.relation.rewrite.items()
+            }
+            self._clean[expr] = (
+                sympy.factor(named.subs(back)) if not named.is_Boolean and not named.is_Relational else named.subs(back)
+            )
         return self._clean[expr]
 
     def workload_symbols(self, expr) -> frozenset:
@@ -109,7 +127,9 @@ class Symbols:
 
     def lost_workload(self) -> list:
         "Workload symbols that the code forced to a number: what depends on them was not seen"
-        return sorted({self._names[s] for s, v in self.env.replacements.items() if self._names.get(s) in WORKLOAD and v.is_number})
+        return sorted(
+            {self._names[s] for s, v in self.env.replacements.items() if self._names.get(s) in WORKLOAD and v.is_number}
+        )
 
     def lost(self) -> frozenset:
         "Config attributes whose symbol the code forced to a number"
@@ -129,7 +149,12 @@ class Symbols:
     def misled(self) -> frozenset:
         "Config attributes of which the code asked something that is true of their hints and not of the config's own numbers"
         own = {sympy.Symbol(canonical(a), integer=True, positive=True): n for a, n in self.values.items()}
-        asked = [self.clean(part) for g in self.env.guards if not self.workload_symbols(g.expr) for part in self.parts(g.expr)]
+        asked = [
+            self.clean(part)
+            for g in self.env.guards
+            if not self.workload_symbols(g.expr)
+            for part in self.parts(g.expr)
+        ]
         answer = lambda part: part.subs(own).replace(ToFloat, sympy.Float)  # torch leaves a fraction there as it is
         names = {s.name for part in asked if answer(part) == sympy.false for s in part.free_symbols}
         return frozenset(a for a in self.relation.attributes if canonical(a) in names)

@@ -20,7 +20,11 @@ __all__ = ['FIELDS', 'matmul_flops', 'workloads_of', 'counted', 'compare_counted
 # %% ../../nbs/verification/02_compare.ipynb #4c885de8
 def matmul_flops(graph: Graph, values: dict) -> int:
     "FLOPs in matrix products of one forward, from a record's graph"
-    return sum(n.matmul_flops.evaluate(values) * graph.repeat(n.call).evaluate(values) for n in graph.nodes if n.matmul_flops != parse(0))
+    return sum(
+        n.matmul_flops.evaluate(values) * graph.repeat(n.call).evaluate(values)
+        for n in graph.nodes
+        if n.matmul_flops != parse(0)
+    )
 
 # %% ../../nbs/verification/02_compare.ipynb #a3d096e9
 def workloads_of(record: ModelRecord, values: dict) -> list:
@@ -31,7 +35,11 @@ def workloads_of(record: ModelRecord, values: dict) -> list:
                   *(("decode", (2, 1, window + more)) for more in (-2, -1, 9))]
     if record.block:
         found += [("prefill", (2, 2 * record.block + 9, 0)), ("extend", (2, record.block + 5, 33))]
-    return list(dict.fromkeys((phase, _allowed(record, phase, sizes, values)) for phase, sizes in found if phase in record.cases))
+    return list(
+        dict.fromkeys(
+            (phase, _allowed(record, phase, sizes, values)) for phase, sizes in found if phase in record.cases
+        )
+    )
 
 
 def _named(workload: tuple) -> dict:
@@ -58,7 +66,9 @@ def compare_counted(record: ModelRecord, rows: list, name: str = "") -> list[Che
         case = case_of(record, phase, at)
         ours = matmul_flops(record.graph(case), at) if case else None
         where = f"{name + ' ' if name else ''}{phase} at batch {at['batch_size']}, {at['seq_len']} new, {at['cache_len']} cached"
-        detail = f"{where}: {ours}, torch counts {theirs}" if case else f"{where}: no case of the record has these sizes"
+        detail = (
+            f"{where}: {ours}, torch counts {theirs}" if case else f"{where}: no case of the record has these sizes"
+        )
         checks.append(Check(f"matmul_flops equals FlopCounterMode: {phase}", bool(case) and ours == theirs, detail))
     return checks
 
@@ -66,7 +76,9 @@ def compare_counted(record: ModelRecord, rows: list, name: str = "") -> list[Che
 def against_counter(record: ModelRecord, config, values: dict) -> list[Check]:
     "A record against torch's counter; `values` are the config's numbers by symbol"
     workloads = workloads_of(record, values)
-    missing = [(phase, values | _named(w), None) for phase, w in workloads if not case_of(record, phase, values | _named(w))]
+    missing = [
+        (phase, values | _named(w), None) for phase, w in workloads if not case_of(record, phase, values | _named(w))
+    ]
     return compare_counted(record, missing or counted(config, values, workloads)) if workloads else []
 
 # %% ../../nbs/verification/02_compare.ipynb #0324ea0b
@@ -88,7 +100,9 @@ def _tensor_difference(ours: Sheet, theirs: Sheet, a: tuple, b: tuple, same: dic
             return f"{name} {[n for _, n in x]} elements, the run {[n for _, n in y]}"
         for (s, _), (t, _) in zip(x, y):
             if ours.tensors[s] != theirs.tensors[t]:
-                return f"tensor {s} is {ours.tensors[s]} (elements, bytes of each, kind), the run has {theirs.tensors[t]}"
+                return (
+                    f"tensor {s} is {ours.tensors[s]} (elements, bytes of each, kind), the run has {theirs.tensors[t]}"
+                )
             if ours.tensors[s][2] != "weight" and (same.setdefault(s, t), back.setdefault(t, s)) != (t, s):
                 return f"{name} tensor {s}, the run another one of that size"
     return ""
@@ -109,7 +123,11 @@ def difference(ours: Sheet, theirs: Sheet) -> str:
             return f"nodes[{i}] {a[0]} at line {a[3][1]}: {found}"
     if same.get(ours.logits, theirs.logits) != theirs.logits:
         return f"the logits are tensor {ours.logits}, the run returns another one"
-    return "" if ours.kv_cache_bytes == theirs.kv_cache_bytes else f"kv_cache_bytes is {ours.kv_cache_bytes}, the run holds {theirs.kv_cache_bytes}"
+    return (
+        ""
+        if ours.kv_cache_bytes == theirs.kv_cache_bytes
+        else f"kv_cache_bytes is {ours.kv_cache_bytes}, the run holds {theirs.kv_cache_bytes}"
+    )
 
 # %% ../../nbs/verification/02_compare.ipynb #fd4d2d79
 def compare_case(record: ModelRecord, case: str, evidence) -> Check:
@@ -122,7 +140,15 @@ def compare_case(record: ModelRecord, case: str, evidence) -> Check:
             found = " ".join(str(e).split())
         if found:
             return Check(what, False, f"{found} (where {', '.join(f'{n}={v}' for n, v in run.values.items())})")
-    return Check(what, bool(runs), f"{len(runs)} runs" if runs else "; ".join(evidence.problems) or "no sizes that its conditions allow were found")
+    return Check(
+        what,
+        bool(runs),
+        (
+            f"{len(runs)} runs"
+            if runs
+            else "; ".join(evidence.problems) or "no sizes that its conditions allow were found"
+        ),
+    )
 
 # %% ../../nbs/verification/02_compare.ipynb #07868172
 def compare_weights(record: ModelRecord, evidence) -> Check:
@@ -138,7 +164,15 @@ def compare_weights(record: ModelRecord, evidence) -> Check:
             return Check(what, False, f"{ours[0]} parameters in {ours[1]} bytes, the model has {parameters} in {size}")
         if rows != modules:
             wrong = [pair for pair in zip(rows, modules) if pair[0] != pair[1]]
-            return Check(what, False, f"{wrong[0][0]}, the model has {wrong[0][1]}" if wrong else f"{len(rows)} modules, the model has {len(modules)}")
+            return Check(
+                what,
+                False,
+                (
+                    f"{wrong[0][0]}, the model has {wrong[0][1]}"
+                    if wrong
+                    else f"{len(rows)} modules, the model has {len(modules)}"
+                ),
+            )
     return Check(what, bool(evidence.weights))
 
 # %% ../../nbs/verification/02_compare.ipynb #857c12a0
@@ -154,7 +188,9 @@ def compare_pairs(record: ModelRecord, case: str, evidence) -> list[Check]:
     "The pairs that masks leave, against those that a run on real tensors counted; no check where the record states none"
     if not any(n.pairs for n in record.graph(case).nodes):
         return []
-    what, runs = f"pairs under the mask equal a run with data: {case}", evidence.kept.get(case.replace("_all", "").replace("_b1", ""), [])
+    what, runs = f"pairs under the mask equal a run with data: {case}", evidence.kept.get(
+        case.replace("_all", "").replace("_b1", ""), []
+    )
     for values, theirs in runs:
         try:
             ours = sheet_of_graph(record.graph(case), values).pairs

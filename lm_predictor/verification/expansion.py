@@ -52,8 +52,15 @@ def expansion(record: ModelRecord, db: Database, cases=None) -> list[Check]:
     checks = []
     for case in cases or record.cases:
         try:
-            fixed = {k: v for k, v in fixed_in(case).items() if k in db.get(record.class_name).variant(record.id).names()}
-            ok, why = equal(cost_of(expand(record.class_name, db, fixed, case, record.id)), subtree(record.graph(case), 0), case), ""
+            fixed = {
+                k: v for k, v in fixed_in(case).items() if k in db.get(record.class_name).variant(record.id).names()
+            }
+            ok, why = (
+                equal(
+                    cost_of(expand(record.class_name, db, fixed, case, record.id)), subtree(record.graph(case), 0), case
+                ),
+                "",
+            )
         except (ExpandError, FormulaError, SchemaError, LookupError) as e:
             ok, why = False, str(e)
         checks.append(Check(f"expansion equals trace, in sum: {case}", ok, why))
@@ -95,7 +102,9 @@ def _called(formulas, env: dict, model: str, db: Database, where: str) -> dict:
     found = {}
     for formula in formulas:
         for ref, count in split(str(formula))[1]:
-            key = ref.class_name, tuple((n, f.evaluate(env)) for n, f in _arguments(ref, db.get(ref.class_name), model, where))
+            key = ref.class_name, tuple(
+                (n, f.evaluate(env)) for n, f in _arguments(ref, db.get(ref.class_name), model, where)
+            )
             found[key] = found.get(key, 0) + count.evaluate(env)
     return {k: n for k, n in found.items() if n}
 
@@ -104,7 +113,11 @@ def _wrong_arguments(analysis: Analysis, passed: dict, sheet: Sheet, call: int) 
     "What a reference passes that its module does not have; empty when all is right"
     true = sheet.values if of_config(analysis) or passed.get("use") else sheet.built[call] if sheet.built else {}
     name = next((n for n, v in passed.items() if true.get(n, v) != v), "")
-    return f"passes {name}={passed[name]} to {analysis.class_name.rsplit('.', 1)[-1]}, which has {true[name]}" if name else ""
+    return (
+        f"passes {name}={passed[name]} to {analysis.class_name.rsplit('.', 1)[-1]}, which has {true[name]}"
+        if name
+        else ""
+    )
 
 # %% ../../nbs/verification/03_expansion.ipynb #f67b744a
 def _operator_problems(kernels: list, executed: list, env: dict):
@@ -149,11 +162,18 @@ class _Walk:
                 met.add(i)
         lines = self.sheet.lines[call]
         for key in sorted(lines.keys() ^ kernels.keys()):
-            problems.append(f"line {key[1]} happens {key[2]} times and is not in the record" if key in lines else f"line {key[1]} does not happen {key[2]} times")
+            problems.append(
+                f"line {key[1]} happens {key[2]} times and is not in the record"
+                if key in lines
+                else f"line {key[1]} does not happen {key[2]} times"
+            )
         for key in lines.keys() & kernels.keys():
             nodes, calls = lines[key]
             where = f"{analysis.class_name.rsplit('.', 1)[-1]} line {key[1]}"
-            problems += [f"line {key[1]} {p}" for p in _operator_problems(kernels[key], [(n[0], self.sheet.cost(n)) for n in nodes], env)]
+            problems += [
+                f"line {key[1]} {p}"
+                for p in _operator_problems(kernels[key], [(n[0], self.sheet.cost(n)) for n in nodes], env)
+            ]
             wrong, found = self._references(kernels[key], calls, env, where)
             problems += [f"line {key[1]} {p}" for p in wrong]
             below += found
@@ -176,14 +196,17 @@ class _Walk:
             problems += [wrong] if wrong else []
             left[key] -= 1
             below.append((c, name, numbers))
-        return problems + [f"refers to {key[0]} {n} times more than it is called" for key, n in left.items() if n], below
+        return (
+            problems + [f"refers to {key[0]} {n} times more than it is called" for key, n in left.items() if n], below
+        )
 
     def _passed(self, key: tuple, call: int, alone: bool) -> tuple:
         "Whether one reference can be this call: (what is wrong, numbers passed)"
         name, numbers = key[0], {n: self.sheet.values[n] for n in AMBIENT} | dict(key[1])
         analysis = self.db.get(name)
         wrong = _wrong_arguments(analysis, dict(key[1]), self.sheet, call)
-        unseen = not self.sheet.built and not of_config(analysis)  # what it was built with is not known: what it costs must do
+        # what it was built with is not known: what it costs must do
+        unseen = not self.sheet.built and not of_config(analysis)
         if not wrong and (unseen or not alone) and self.call(call, name, numbers)[0]:
             wrong = f"refers to {name.rsplit('.', 1)[-1]} with {', '.join(f'{n}={v}' for n, v in key[1])}, which does not cost what the call does"
         return wrong, numbers

@@ -24,12 +24,16 @@ class Sheet:
     "One forward in numbers"
     values: dict  # symbol -> number
     calls: list  # (path, class name, index of the enclosing call, repeat, (file, line))
-    nodes: list  # (op, kind, call, (file, line), via, flops, matmul_flops, extent, scores or None, ((tensor, elements read), ...), ((tensor, elements written), ...))
+    # (op, kind, call, (file, line), via, flops, matmul_flops, extent, scores or None, ((tensor, elements read), ...),
+    # ((tensor, elements written), ...))
+    nodes: list
     tensors: list  # (elements, bytes of an element, kind)
     logits: int = -1  # the tensor that the model returns
     kv_cache_bytes: int = 0
-    pairs: list = field(default_factory=list)  # of each operator with attention scores: pairs per head that the mask leaves, None where not known
-    built: list = field(default_factory=list)  # of each call of a run: the numbers that its module was built with and called on
+    # of each operator with attention scores: pairs per head that the mask leaves, None where not known
+    pairs: list = field(default_factory=list)
+    # of each call of a run: the numbers that its module was built with and called on
+    built: list = field(default_factory=list)
     memo: dict = field(default_factory=dict, repr=False)  # for those who compare with it
 
     @cached_property
@@ -62,15 +66,27 @@ def sheet_of_graph(graph: Graph, values: dict) -> Sheet:
         return known[text]
 
     lines = [(row.file, row.line) for row in graph.lines]
-    calls = [(c.path, c.class_name, c.parent, at(c.repeat), lines[c.line] if c.line >= 0 else ("", 0)) for c in graph.calls]
-    nodes = [(n.op, n.kind, n.call, lines[n.line], n.via, at(n.flops), at(n.matmul_flops), at(n.extent), n.scores and at(n.scores),
-              tuple((r.tensor, at(r.elements)) for r in n.reads), tuple((t, at(e)) for t, e in n.writes)) for n in graph.nodes]
-    return Sheet(values, calls, nodes, [(at(t.elements), at(t.item), t.kind) for t in graph.tensors], graph.logits, at(graph.kv_cache_bytes),
-                 [n.pairs and at(n.pairs) for n in graph.nodes if n.scores])
+    calls = [
+        (c.path, c.class_name, c.parent, at(c.repeat), lines[c.line] if c.line >= 0 else ("", 0)) for c in graph.calls
+    ]
+    nodes = [
+        (
+            n.op, n.kind, n.call, lines[n.line], n.via, at(n.flops), at(n.matmul_flops), at(n.extent),
+            n.scores and at(n.scores), tuple((r.tensor, at(r.elements)) for r in n.reads),
+            tuple((t, at(e)) for t, e in n.writes)
+        )
+        for n in graph.nodes
+    ]
+    return Sheet(
+        values, calls, nodes, [(at(t.elements), at(t.item), t.kind) for t in graph.tensors], graph.logits,
+        at(graph.kv_cache_bytes), [n.pairs and at(n.pairs) for n in graph.nodes if n.scores]
+    )
 
 # %% ../../nbs/verification/00_numbers.ipynb #4e86c632
-BYTES = {"w_bytes": 7, "a_bytes": 11, "kv_bytes": 13, "active_experts": 17}  # no format has these widths; the experts reached are data too
-WORKLOADS = {"prefill": (3, 17, 0), "decode": (3, 1, 33), "extend": (3, 5, 33)}  # batch, new tokens, cached tokens: where torch counts
+# no format has these widths; the experts reached are data too
+BYTES = {"w_bytes": 7, "a_bytes": 11, "kv_bytes": 13, "active_experts": 17}
+# batch, new tokens, cached tokens: where torch counts
+WORKLOADS = {"prefill": (3, 17, 0), "decode": (3, 1, 33), "extend": (3, 5, 33)}
 
 # %% ../../nbs/verification/00_numbers.ipynb #4591c8c4
 def fixed_in(case: str) -> dict:
@@ -92,7 +108,9 @@ def case_of(record: ModelRecord, name: str, values: dict) -> str:
 # %% ../../nbs/verification/00_numbers.ipynb #b6c4ce5d
 def settled(record: ModelRecord) -> set:
     "The symbols that a record's assumptions fix to numbers"
-    return {str(c.left) for c in record.conditions if c.relation == "==" and c.left.op == "name" and c.right.op == "number"}
+    return {
+        str(c.left) for c in record.conditions if c.relation == "==" and c.left.op == "name" and c.right.op == "number"
+    }
 
 # %% ../../nbs/verification/00_numbers.ipynb #b9f97ea3
 def limits(conditions) -> dict:
@@ -113,9 +131,12 @@ def limits(conditions) -> dict:
 def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
     "Random sizes for the symbols of a record, multiples of `step` where that is usual, `much` times larger"
     kv, half = rng.randrange(3, 14) * much, rng.randrange(5, 12) * step * much
-    sizes = {"num_kv_heads": kv, "num_heads": kv * rng.choice([2, 3, 4]), "head_dim": 2 * half, "hidden_size": step * rng.randrange(88, 152) * much,
-             "num_experts_per_tok": rng.randrange(2, 5), "vocab_size": step * rng.randrange(400, 900) * much,
-             "max_position_embeddings": rng.randrange(5000, 9000) * much, "sliding_window": rng.randrange(11, 47) * much}
+    sizes = {
+        "num_kv_heads": kv, "num_heads": kv * rng.choice([2, 3, 4]), "head_dim": 2 * half,
+        "hidden_size": step * rng.randrange(88, 152) * much, "num_experts_per_tok": rng.randrange(2, 5),
+        "vocab_size": step * rng.randrange(400, 900) * much,
+        "max_position_embeddings": rng.randrange(5000, 9000) * much, "sliding_window": rng.randrange(11, 47) * much
+    }
     if "num_kv_heads == num_heads" in record.assumptions or "num_kv_heads" not in record.symbols:
         sizes["num_heads"] = sizes["num_kv_heads"] = rng.randrange(3, 14) * much
     if "head_dim" not in record.symbols:
@@ -135,7 +156,9 @@ def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
 # %% ../../nbs/verification/00_numbers.ipynb #4402dda2
 def config_sizes(record: ModelRecord, numbers: dict, rng: random.Random, much: int = 1) -> dict:
     "Numbers for a record's symbols that its assumptions allow; those of a config (`numbers`) where chance finds no others"
-    conditions, fixed = [c for c in record.conditions if not c.names & {"batch_size", "seq_len", "cache_len"}], settled(record)
+    conditions, fixed = [c for c in record.conditions if not c.names & {"batch_size", "seq_len", "cache_len"}], settled(
+        record
+    )
     for step in (1,) * 100 + (8,) * 100 + (16,) * 50 + (64,) * 50:
         values = numbers | {n: v for n, v in draw(record, rng, step, much).items() if n not in fixed}
         if hold(conditions, values):
@@ -145,10 +168,20 @@ def config_sizes(record: ModelRecord, numbers: dict, rng: random.Random, much: i
 # %% ../../nbs/verification/00_numbers.ipynb #fddabbd4
 def workload_sizes(record: ModelRecord, case: str, values: dict, rng: random.Random, scale: tuple = (2, 50)) -> dict | None:
     "Random sizes of a case's workload that its conditions allow at the config's `values`, of the given scale if there are any; None if there are none at all"
-    conditions = [c for c in record.conditions_of(case) if c.names <= values.keys() | {"batch_size", "seq_len", "cache_len"}]
-    limits = [f.evaluate(values) for c in conditions for f in (c.left, c.right) if f.names <= values.keys() and not c.names <= values.keys()]
+    conditions = [
+        c for c in record.conditions_of(case) if c.names <= values.keys() | {"batch_size", "seq_len", "cache_len"}
+    ]
+    limits = [
+        f.evaluate(values)
+        for c in conditions
+        for f in (c.left, c.right)
+        if f.names <= values.keys() and not c.names <= values.keys()
+    ]
     for low, high in [scale] * 40 + [(1, 2 * int(n) + 2) for n in limits if n > 1] * 40 + [(1, 9), (2, 60), (60, 700), (700, 9000)] * 40:
-        sizes = {"batch_size": rng.randrange(2, 7), "seq_len": rng.randrange(max(low, 2), high + 2), "cache_len": rng.randrange(low, high + 2)} | fixed_in(case)
+        sizes = {
+            "batch_size": rng.randrange(2, 7), "seq_len": rng.randrange(max(low, 2), high + 2),
+            "cache_len": rng.randrange(low, high + 2)
+        } | fixed_in(case)
         sizes = moved([c for c in conditions if c.relation == "=="], sizes)
         if hold(conditions, values | sizes):
             return sizes

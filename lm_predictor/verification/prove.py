@@ -68,9 +68,13 @@ def subjects(db: Database, model_type: str = "") -> list[Subject]:
     taken: dict[str, list] = {}
     for name, preset in known:
         config = preset["config"]
-        first = next((r.id for _, r in found.values() if r.model_type == config["model_type"] and not fits(r, config)), None)
+        first = next(
+            (r.id for _, r in found.values() if r.model_type == config["model_type"] and not fits(r, config)), None
+        )
         taken.setdefault(first, []).append((name, config))
-    return [Subject(path, record, tuple(taken.get(record.id) or default_config(record))) for path, record in found.values()]
+    return [
+        Subject(path, record, tuple(taken.get(record.id) or default_config(record))) for path, record in found.values()
+    ]
 
 # %% ../../nbs/verification/05_prove.ipynb #7f6c4a57
 @dataclass
@@ -103,18 +107,28 @@ def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, cou
         try:
             rows = counted(full, values, workloads_of(record, values))
         except Exception as e:  # a model that needs data: there is no count to compare with
-            rows, failed = [], [Check("matmul_flops equals FlopCounterMode", False, f"{name} cannot run on tensors without data: {_line(e)}")]
+            rows, failed = [], [
+                Check(
+                    "matmul_flops equals FlopCounterMode", False,
+                    f"{name} cannot run on tensors without data: {_line(e)}"
+                )
+            ]
         else:
             failed = []
         if counting:
-            return Outcome(record.id, [*compare_counted(record, rows, name), *failed], seconds=time.perf_counter() - start)
+            return Outcome(
+                record.id, [*compare_counted(record, rows, name), *failed], seconds=time.perf_counter() - start
+            )
         from lm_predictor.verification.reference_run import collect
         evidence = collect(record, full, values)
         evidence.counted = [(name, rows)]
         own, classes = verify_model(record, evidence, db)
         return Outcome(record.id, [*own, *failed], classes, time.perf_counter() - start)
     except Exception as e:  # whatever transformers raises for this model
-        return Outcome(record.id, [Check("the model can be run", False, f"{name}: {_line(e)}")], seconds=time.perf_counter() - start)
+        return Outcome(
+            record.id, [Check("the model can be run", False, f"{name}: {_line(e)}")],
+            seconds=time.perf_counter() - start
+        )
 
 
 def _line(e: Exception) -> str:
@@ -134,7 +148,9 @@ def fingerprint(db: Database) -> str:
     for directory in dict.fromkeys((db.overlay, db.shipped)):
         for path in sorted((*directory.glob("*.json"), *directory.glob("models/*.json"))):
             try:
-                text = json.dumps({k: v for k, v in json.loads(path.read_bytes()).items() if k not in ("verification", "naming")})
+                text = json.dumps(
+                    {k: v for k, v in json.loads(path.read_bytes()).items() if k not in ("verification", "naming")}
+                )
             except (ValueError, AttributeError, OSError):  # a broken file, which counts as it is
                 text = f"{path.stat().st_size} {path.stat().st_mtime_ns}"
             digest.update(f"{path.name} {text}".encode())
@@ -203,7 +219,15 @@ def proofs(todo: list[Subject], db: Database, jobs: int = 0, kept: Kept | None =
     left, parts = {s.record.id: len(s.configs) for s in todo}, {}
     for s in todo:
         if not s.configs:
-            yield Outcome(s.record.id, [Check("there is a config to build the model from", False, "no preset of this kind; verify it with the path of its config.json")])
+            yield Outcome(
+                s.record.id,
+                [
+                    Check(
+                        "there is a config to build the model from", False,
+                        "no preset of this kind; verify it with the path of its config.json"
+                    )
+                ],
+            )
     before = [(task, kept.get(task) if kept is not None else None) for task in tasks]
     known = [(task, outcome) for task, outcome in before if outcome]
     for task, outcome in itertools.chain(known, _results([task for task, outcome in before if not outcome], jobs)):
@@ -218,15 +242,34 @@ def proofs(todo: list[Subject], db: Database, jobs: int = 0, kept: Kept | None =
 def class_checks_of(name: str, found: dict, db: Database, statuses: dict) -> list[Check]:
     "The checks of a class in all of its models; `found`: {record id: its checks there}; `statuses`: record id -> what its record says"
     models = sorted({m for v in db.get(name).variants for m in v.models})
-    checks = [Check(c.what.partition(": ")[0] if c.ok else c.what, c.ok, c.detail and f"{model}: {c.detail}" if c.what != SOURCE else c.detail)
-              for model, rows in sorted(found.items()) for c in rows if c.what != PROOF or not c.ok]
+    checks = [
+        Check(
+            c.what.partition(": ")[0] if c.ok else c.what, c.ok,
+            c.detail and f"{model}: {c.detail}" if c.what != SOURCE else c.detail
+        )
+        for model, rows in sorted(found.items())
+        for c in rows
+        if c.what != PROOF or not c.ok
+    ]
     doubted = [m for m in models if m not in found and statuses.get(m) != "verified"]
     if doubted or not models:
-        checks.append(Check(PROOF, False, f"not verified: {', '.join(doubted)}" if models else "it was traced by itself; no model's record reaches it"))
+        checks.append(
+            Check(
+                PROOF,
+                False,
+                (
+                    f"not verified: {', '.join(doubted)}"
+                    if models
+                    else "it was traced by itself; no model's record reaches it"
+                ),
+            )
+        )
     elif all(c.ok for c in checks):
         checks.append(Check(PROOF, True))
     failed = {c.what.partition(": ")[0] for c in checks if not c.ok}
-    return list({(c.what, c.detail if not c.ok else ""): c for c in checks if not c.ok or c.what not in failed}.values())
+    return list(
+        {(c.what, c.detail if not c.ok else ""): c for c in checks if not c.ok or c.what not in failed}.values()
+    )
 
 # %% ../../nbs/verification/05_prove.ipynb #6bd1b929
 def store_verification(path: Path, found: dict) -> str:
@@ -280,5 +323,8 @@ def prove_class(name: str, db: Database) -> dict[str, list[Check]]:
         if not of_config(analysis) and name not in alone:  # built from numbers: it can be run by itself
             alone = {n: rows for n, rows in collect_alone(s.record, full_config(config), values).items() if n == name}
         evidence = Evidence(samples=samples(s.record, values, random.Random(0)), alone=alone)
-        found[s.record.id] = [Check("schema", True), source_check(analysis), *(c for n, c in class_checks(s.record, evidence, db) if n == name)]
+        found[s.record.id] = [
+            Check("schema", True), source_check(analysis),
+            *(c for n, c in class_checks(s.record, evidence, db) if n == name)
+        ]
     return found

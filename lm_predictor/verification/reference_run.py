@@ -79,8 +79,12 @@ def sheet_of_run(recorder, values: dict, arguments: dict) -> Sheet:
 
     def operator(op: Op, index: int, times: int):
         scores = number(op.shape[-1]) * number(op.shape[-2]) if op.kind == "softmax" and len(op.shape) >= 3 else None
-        sheet.nodes.append((op.name, op.kind, index, (op.file, op.line), op.via, number(op.flops), number(op.matmul_flops), number(op.extent),
-                            scores, rows(op.reads), rows(op.writes)))
+        sheet.nodes.append(
+            (
+                op.name, op.kind, index, (op.file, op.line), op.via, number(op.flops), number(op.matmul_flops),
+                number(op.extent), scores, rows(op.reads), rows(op.writes)
+            )
+        )
         times_of.update((t, times) for t, *_ in (*op.reads, *op.writes))
 
     def walk(event: Call, parent: int, times: int):
@@ -93,7 +97,9 @@ def sheet_of_run(recorder, values: dict, arguments: dict) -> Sheet:
     walk(recorder.root, -1, 1)
     if hasattr(recorder, "logits"):
         sheet.logits = ids.setdefault(recorder.logits, len(ids))
-        sheet.kv_cache_bytes = sum(times_of.get(t, 1) * number(n) * storage_bytes(storages[t], values) for t, n in recorder.cache)
+        sheet.kv_cache_bytes = sum(
+            times_of.get(t, 1) * number(n) * storage_bytes(storages[t], values) for t, n in recorder.cache
+        )
     sheet.tensors = [(number(storages[s].elements), storage_bytes(storages[s], values), storages[s].kind) for s in ids]
     return sheet
 
@@ -102,11 +108,14 @@ def sheet_of_run(recorder, values: dict, arguments: dict) -> Sheet:
 class Evidence:
     "What runs without symbols showed of one record's kind of model; collected once, compared with as often as one likes"
     runs: dict = field(default_factory=dict)  # case -> sheets of runs
-    samples: dict = field(default_factory=dict)  # case -> numbers too large to run, at which records are compared with each other
+    # case -> numbers too large to run, at which records are compared with each other
+    samples: dict = field(default_factory=dict)
     kept: dict = field(default_factory=dict)  # phase and region -> (values, pairs that the mask left in each attention)
     weights: list = field(default_factory=list)  # (values, parameters, weight bytes, module rows)
-    alone: dict = field(default_factory=dict)  # class name -> (flags that were turned, sheet) of the class run by itself
-    counted: list = field(default_factory=list)  # (which checkpoint, case, its numbers, FLOPs in matrix products by torch's counter)
+    # class name -> (flags that were turned, sheet) of the class run by itself
+    alone: dict = field(default_factory=dict)
+    # (which checkpoint, case, its numbers, FLOPs in matrix products by torch's counter)
+    counted: list = field(default_factory=list)
     too_large: set = field(default_factory=set)  # cases whose scores do not fit into memory
     problems: list = field(default_factory=list)  # what could not be run, and why
     memo: dict = field(default_factory=dict, repr=False)  # for those who compare with it
@@ -123,14 +132,25 @@ def sized(config, values: dict):
 def weigh(model) -> tuple[int, int]:
     "Number of weights of a model and their bytes, a shared one once"
     weights = list(model.parameters())
-    return sum(p.numel() for p in weights), sum(p.numel() * (BYTES["w_bytes"] if p.dtype == torch.bfloat16 else p.element_size()) for p in weights)
+    return sum(p.numel() for p in weights), sum(
+        p.numel() * (BYTES["w_bytes"] if p.dtype == torch.bfloat16 else p.element_size()) for p in weights
+    )
 
 # %% ../../nbs/verification/01_reference_run.ipynb #65847a23
 def module_rows(whole: list, names: dict, kinds: list) -> list:
     "Rows (path, class, how many, parameters of each) of a whole model, layers of one kind under one path"
-    shown = {f"{kept.rpartition('.')[0]}.{layer}": label for kept, (label, _) in names.items() for layer in kinds[int(kept.rpartition(".")[2])]}
-    rows = Counter((_shown_path(path, shown), f"{type(m).__module__}.{type(m).__qualname__}", sum(p.numel() for p in m.parameters(recurse=False)))
-                   for path, m in whole)
+    shown = {
+        f"{kept.rpartition('.')[0]}.{layer}": label
+        for kept, (label, _) in names.items()
+        for layer in kinds[int(kept.rpartition(".")[2])]
+    }
+    rows = Counter(
+        (
+            _shown_path(path, shown), f"{type(m).__module__}.{type(m).__qualname__}",
+            sum(p.numel() for p in m.parameters(recurse=False))
+        )
+        for path, m in whole
+    )
     return [(path, name, n, own) for (path, name, own), n in rows.items()]
 
 
@@ -154,17 +174,25 @@ def run_alone(root: Call, arguments: dict, rng: random.Random) -> dict:
         for setting in flag_settings(flags):
             turned = tuple(n for n in flags if setting[n] != flags[n])
             try:
-                found.setdefault(event.class_name, []).append((turned, _alone(event, built | {n: bool(v) for n, v in setting.items()}, rng)))
+                found.setdefault(event.class_name, []).append(
+                    (turned, _alone(event, built | {n: bool(v) for n, v in setting.items()}, rng))
+                )
             except Exception:  # a class that other sizes or this flag do not suit
                 continue
     return found
 
 # %% ../../nbs/verification/01_reference_run.ipynb #6791968b
 def _alone(event: Call, built: dict, rng: random.Random) -> Sheet:
-    sizes = {n: rng.randrange(20, 200) for n, v in built.items() if isinstance(v, int) and not isinstance(v, bool) and v > 1}
+    sizes = {
+        n: rng.randrange(20, 200) for n, v in built.items() if isinstance(v, int) and not isinstance(v, bool) and v > 1
+    }
     shape, dtype = event.inputs[0]
     dtype = torch.bfloat16 if dtype.is_floating_point else dtype
-    last = next((sizes[n] for n in sizes if built[n] == shape[-1]), rng.randrange(20, 200)) if dtype.is_floating_point else None
+    last = (
+        next((sizes[n] for n in sizes if built[n] == shape[-1]), rng.randrange(20, 200))
+        if dtype.is_floating_point
+        else None
+    )
     batch, tokens = rng.randrange(2, 9), rng.randrange(11, 19)
     with torch.device("meta"), constructor_arguments() as arguments:
         twin = type(event.module)(**built | sizes).eval().to(torch.bfloat16)
@@ -212,7 +240,8 @@ class Twin:
             return run_alone(recorder.root, self.arguments, rng)
 
 # %% ../../nbs/verification/01_reference_run.ipynb #00a71094
-MUCH, TOO_MUCH = 10**7, 2 * 10**8  # pairs in all sequences of a run: above MUCH one run is made, as small as the case allows; none above TOO_MUCH
+# pairs in all sequences of a run: above MUCH one run is made, as small as the case allows; none above TOO_MUCH
+MUCH, TOO_MUCH = 10**7, 2 * 10**8
 
 
 def _pairs_of(sizes: dict) -> int:
@@ -231,18 +260,29 @@ def _least(sizes: dict, conditions: list, values: dict, rng: random.Random) -> d
 # %% ../../nbs/verification/01_reference_run.ipynb #00d46b4b
 def _one_head(values: dict) -> dict:
     "Numbers of a model with one head and no more experts than a token goes to: its masks keep the same pairs"
-    return {n: 1 if n in ("num_heads", "num_kv_heads") else values["num_experts_per_tok"] if n.endswith("_experts") else v for n, v in values.items()}
+    return {
+        n: 1 if n in ("num_heads", "num_kv_heads") else values["num_experts_per_tok"] if n.endswith("_experts") else v
+        for n, v in values.items()
+    }
 
 # %% ../../nbs/verification/01_reference_run.ipynb #3f9adf39
 def _beside_window(record, case: str, usual: dict, values: dict) -> list[dict]:
     "The sizes of a case with as many new or cached tokens as a window has, and up to 2 fewer and one more; as far as its conditions allow"
     window = record.window or values.get("sliding_window")
-    found = [usual | {n: window + d} for n in ("seq_len", "cache_len") if n not in fixed_in(case) for d in (-2, -1, 0, 1)] if window else []
+    found = (
+        [usual | {n: window + d} for n in ("seq_len", "cache_len") if n not in fixed_in(case) for d in (-2, -1, 0, 1)]
+        if window
+        else []
+    )
     return [sizes for sizes in found if hold(record.conditions_of(case), values | sizes) and _pairs_of(sizes) <= MUCH]
 
 # %% ../../nbs/verification/01_reference_run.ipynb #f1ddc9b4
 def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
-    cases = {case.replace("_all", "").replace("_b1", "") for case in record.cases if any(n.pairs for n in record.graph(case).nodes)}
+    cases = {
+        case.replace("_all", "").replace("_b1", "")
+        for case in record.cases
+        if any(n.pairs for n in record.graph(case).nodes)
+    }
     if not cases:
         return
     values, short = config_sizes(record, numbers, rng), None
@@ -250,7 +290,11 @@ def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
         with torch.device("cpu"), torch.no_grad(), one_thread():
             model = weightless(sized(config, values))
             for case in sorted(cases):
-                tried = [sizes for sizes in (workload_sizes(record, case, values, rng, scale) for scale in ((2, 9), (5, 60))) if sizes]
+                tried = [
+                    sizes
+                    for sizes in (workload_sizes(record, case, values, rng, scale) for scale in ((2, 9), (5, 60)))
+                    if sizes
+                ]
                 large, ran = [sizes for sizes in tried if _pairs_of(sizes) > MUCH], model
                 if large:
                     tried = [_least(large[0], record.conditions_of(case), values, rng)]
@@ -263,11 +307,17 @@ def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
                     else:
                         at = values | BYTES | sizes | {"tie_word_embeddings": 1 - i % 2}
                         evidence.kept.setdefault(case, []).append((at, left_pairs(ran, **sizes)))
-    except Exception as e:  # whatever a model does not like about the CPU; then its pairs stay unchecked and the check fails
-        evidence.problems.append(f"cannot count the pairs that its masks leave: {type(e).__name__}: {' '.join(str(e).split())[:200]}")
+    except Exception as e:
+        # whatever a model does not like about the CPU; then its pairs stay unchecked and the check fails
+        evidence.problems.append(
+            f"cannot count the pairs that its masks leave: {type(e).__name__}: {' '.join(str(e).split())[:200]}"
+        )
 
 # %% ../../nbs/verification/01_reference_run.ipynb #c3333784
-EDGES = {"decode": ({"cache_len": 0}, {"cache_len": 1}, {"cache_len": 17}, {"cache_len": 4095}), "prefill": ({"seq_len": 2},), "extend": ({"cache_len": 1},)}
+EDGES = {
+    "decode": ({"cache_len": 0}, {"cache_len": 1}, {"cache_len": 17}, {"cache_len": 4095}),
+    "prefill": ({"seq_len": 2},), "extend": ({"cache_len": 1},)
+}
 SCALES = ((2, 50), (2, 9), (60, 400))  # of the tokens, new and cached; one set of config numbers for each
 PATIENCE = 30.0  # seconds after which a model that runs slowly is spared the long contexts
 
@@ -286,7 +336,11 @@ def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline:
             found.append((values | BYTES | {"tie_word_embeddings": 1 - own}, *weigh(build(turned)), rows))
     for case in record.cases:
         usual = workload_sizes(record, case, values, rng, scale)
-        tried = [usual] + [usual | e for e in EDGES[case.split("_")[0]] if usual and edges and hold(record.conditions_of(case), values | usual | e)]
+        tried = [usual] + [
+            usual | e
+            for e in EDGES[case.split("_")[0]]
+            if usual and edges and hold(record.conditions_of(case), values | usual | e)
+        ]
         for sizes in filter(None, tried):
             if runs.get(case) and time.perf_counter() > deadline:
                 continue
@@ -338,10 +392,12 @@ def torch_matmul_flops(
     "FLOPs in matrix products of one forward at each workload (logits of the last position), by torch's FlopCounterMode on the meta device"
     found, filled = [], {}
     with KnownShapes(), torch.device("meta"), torch.no_grad():
-        model = build(copy.deepcopy(config), experts_implementation="batched_mm").requires_grad_(False)  # the choice is noted in the config
+        # the choice is noted in the config
+        model = build(copy.deepcopy(config), experts_implementation="batched_mm").requires_grad_(False)
         ready(model)
         for batch_size, seq_len, cache_len in workloads:
-            if (batch_size, cache_len) not in filled or module_state(model):  # what modules keep themselves is the last run's
+            # what modules keep themselves is the last run's
+            if (batch_size, cache_len) not in filled or module_state(model):
                 filled[batch_size, cache_len] = filled_cache(model, batch_size, cache_len)
             cache = copy.deepcopy(filled[batch_size, cache_len])
             with looked_at(model), FlopCounterMode(display=False) as counter:

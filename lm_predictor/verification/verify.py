@@ -39,7 +39,12 @@ def source_diff(analysis: Analysis) -> str:
             done.add(here.line)
             new += here.code.splitlines()
     source = analysis.source
-    return "\n".join(difflib.unified_diff(old, new, f"recorded from {source['package']} {source['version']}", f"installed {file.path.name}", n=1, lineterm=""))
+    return "\n".join(
+        difflib.unified_diff(
+            old, new, f"recorded from {source['package']} {source['version']}", f"installed {file.path.name}", n=1,
+            lineterm=""
+        )
+    )
 
 
 def _unindented(text: str) -> str:
@@ -58,13 +63,20 @@ def source_check(analysis: Analysis) -> Check:
     if now.sha256 == source["sha256"]:
         return Check(SOURCE, True)
     diff = source_diff(analysis)
-    return Check(SOURCE, False, f"recorded from {source['package']} {source['version']}, installed {now.version}: lines {now.line_start}-{now.line_end} of {now.file} differ"
-                 + (f"\n{diff}" if diff else "; every statement that the record knows is still there"))
+    return Check(
+        SOURCE,
+        False,
+        f"recorded from {source['package']} {source['version']}, installed {now.version}: lines {now.line_start}-{now.line_end} of {now.file} differ"
+        + (f"\n{diff}" if diff else "; every statement that the record knows is still there"),
+    )
 
 # %% ../../nbs/verification/04_verify.ipynb #376a9503
 def model_checks(record: ModelRecord, evidence, db: Database):
     "Every check of one model's record, cheapest first"
-    yield Check("every operator has a cost rule", not record.uncounted, ", ".join(f"{o} ({at})" for o, at in record.uncounted.items()))
+    yield Check(
+        "every operator has a cost rule", not record.uncounted,
+        ", ".join(f"{o} ({at})" for o, at in record.uncounted.items())
+    )
     for case in record.cases:
         yield compare_case(record, case, evidence)
         yield from compare_pairs(record, case, evidence)
@@ -84,19 +96,28 @@ def class_checks(record: ModelRecord, evidence, db: Database):
             for name, found in _both(compare_classes(sheet, record.id, case, db), met):
                 problems.setdefault(name, []).extend(found)
         for name, found in problems.items():
-            yield name, Check(f"kernels equal the trace, per operator: {case}", not found, "; ".join(dict.fromkeys(found)))
+            yield name, Check(
+                f"kernels equal the trace, per operator: {case}", not found, "; ".join(dict.fromkeys(found))
+            )
     for name, rows in evidence.alone.items():
-        if name in db and by_itself(db.get(name), record.id):  # a record that does not know a flag speaks of its usual value
+        # a record that does not know a flag speaks of its usual value
+        if name in db and by_itself(db.get(name), record.id):
             sheets = [sheet for turned, sheet in rows if db.get(name).names().issuperset(turned)]
-            found = [p for sheet in sheets for _, ps in _both(compare_classes(sheet, record.id, "", db), met) for p in ps]
+            found = [
+                p for sheet in sheets for _, ps in _both(compare_classes(sheet, record.id, "", db), met) for p in ps
+            ]
             yield name, Check("kernels equal the class run by itself", not found, "; ".join(dict.fromkeys(found)))
     for name, kernels in met.items():
         analysis = db.get(name)
         if not any(record.id in v.models for v in analysis.variants):
             continue  # named above
         variant = analysis.variant(record.id)
-        never, more = set(range(len(variant.kernels))) - kernels, [a for a in variant.assumptions if a not in record.assumptions]
-        yield name, Check("every kernel was executed", not never, ", ".join(f"kernels[{i}] was not" for i in sorted(never)))
+        never, more = set(range(len(variant.kernels))) - kernels, [
+            a for a in variant.assumptions if a not in record.assumptions
+        ]
+        yield name, Check(
+            "every kernel was executed", not never, ", ".join(f"kernels[{i}] was not" for i in sorted(never))
+        )
         yield name, Check("it assumes nothing that its models do not", not more, ", ".join(more))
 
 
@@ -114,5 +135,10 @@ def verify_model(record: ModelRecord, evidence, db: Database) -> tuple[list[Chec
         classes.setdefault(name, []).append(check)
     wrong = [c for c in own if not c.ok]
     proof = Check(PROOF, not wrong, wrong[0].what if wrong else "")
-    return own, {name: [Check("schema", True), source_check(db.get(name)) if name in db else Check(SOURCE, False, "no record"), *checks, proof]
-                 for name, checks in classes.items()}
+    return own, {
+        name: [
+            Check("schema", True), source_check(db.get(name)) if name in db else Check(SOURCE, False, "no record"),
+            *checks, proof
+        ]
+        for name, checks in classes.items()
+    }

@@ -69,7 +69,9 @@ class _SymbolicInt(type):
 
     def __call__(cls, x=0, *args):
         if isinstance(x, torch.SymFloat):
-            plain = sympy.nsimplify(x.node.expr.replace(lambda e: type(e).__name__ == "ToFloat", lambda e: e.args[0]), rational=True)
+            plain = sympy.nsimplify(
+                x.node.expr.replace(lambda e: type(e).__name__ == "ToFloat", lambda e: e.args[0]), rational=True
+            )
             env = x.node.shape_env
             if plain.is_integer:
                 return env.create_symintnode(plain, hint=builtins.int(plain.xreplace(dict(env.backed_var_to_val))))
@@ -117,7 +119,8 @@ def build(config, **options):
             model = cls._from_config(text_config(config), **options)
         else:
             model = AutoModelForCausalLM.from_config(config, **options)
-        if torch.zeros(()).is_meta and not all(p.is_meta for p in model.parameters()):  # torch.FloatTensor(...) of older code knows no default device
+        # torch.FloatTensor(...) of older code knows no default device
+        if torch.zeros(()).is_meta and not all(p.is_meta for p in model.parameters()):
             model = model.to("meta")
         model.tie_weights()
     for m in model.modules():

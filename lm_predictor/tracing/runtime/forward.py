@@ -23,7 +23,8 @@ __all__ = ['CACHE_NAMES', 'WITHOUT', 'cache_name', 'ordered_sets', 'token_ids', 
            'filled_cache', 'module_state', 'renamed_cache', 'shown_modules', 'ready', 'run']
 
 # %% ../../../nbs/tracing/runtime/02_forward.ipynb #8b168a51
-CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")  # what forward() calls its cache
+# what forward() calls its cache
+CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 WITHOUT = {"prophetnet": "takes its cache for one new token only", "blt": "its forward with a cache fails",
            "reformer": "takes its cache for one new token only"}  # types run as if they kept no cache, and why
 
@@ -51,7 +52,11 @@ class _OrderedSet(set, metaclass=_Like):
 @contextlib.contextmanager
 def ordered_sets(model):
     "Within it, the `set` of the model's source files is ordered: `for kind in set(config.layer_types)` runs in the same order in every process"
-    files = [vars(sys.modules[name]) for name in {type(m).__module__ for m in model.modules()} if name.startswith("transformers.models.")]
+    files = [
+        vars(sys.modules[name])
+        for name in {type(m).__module__ for m in model.modules()}
+        if name.startswith("transformers.models.")
+    ]
     files = [names for names in files if "set" not in names]
     for names in files:
         names["set"] = _OrderedSet
@@ -69,7 +74,11 @@ def token_ids(model, batch_size, seq_len, cache=None, cache_len=0) -> torch.Tens
     """
     if not cache_name(model) or model.config.model_type == "cpmant" and cache is not None:
         seq_len = seq_len + cache_len
-    rows = batch_size * getattr(model.config, "num_codebooks", 1) if model.config.model_type.endswith("_decoder") else batch_size
+    rows = (
+        batch_size * getattr(model.config, "num_codebooks", 1)
+        if model.config.model_type.endswith("_decoder")
+        else batch_size
+    )
     return torch.zeros((rows, seq_len), dtype=torch.long, device=model.device)
 
 # %% ../../../nbs/tracing/runtime/02_forward.ipynb #0befe1b8
@@ -91,7 +100,11 @@ def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0):
 def empty_cache(model):
     "The cache that a model starts from; None where it makes its own"
     from transformers.cache_utils import DynamicCache
-    own = [c for c in vars(sys.modules[type(model).__module__]).values() if isinstance(c, type) and issubclass(c, DynamicCache) and c is not DynamicCache]
+    own = [
+        c
+        for c in vars(sys.modules[type(model).__module__]).values()
+        if isinstance(c, type) and issubclass(c, DynamicCache) and c is not DynamicCache
+    ]
     if own or cache_name(model) != "past_key_values":
         return None
     try:
@@ -104,7 +117,11 @@ def cached_tensors(cache) -> list:
     "The tensors that a cache holds; none for None"
     if cache is None:
         return []
-    held = [vars(layer) for layer in cache.layers] if hasattr(cache, "layers") else [vars(cache) if hasattr(cache, "__dict__") else cache]
+    held = (
+        [vars(layer) for layer in cache.layers]
+        if hasattr(cache, "layers")
+        else [vars(cache) if hasattr(cache, "__dict__") else cache]
+    )
     return [t for t in tree_leaves(held) if isinstance(t, torch.Tensor) and t.dim() > 1]
 
 # %% ../../../nbs/tracing/runtime/02_forward.ipynb #c5238ebf
@@ -136,7 +153,9 @@ def _copied(cache):
 # %% ../../../nbs/tracing/runtime/02_forward.ipynb #62bf2480
 def module_state(model) -> list:
     "The tensors that modules hold outside of parameters and buffers: caches of their own"
-    return [t for m in model.modules() for k, t in vars(m).items() if not k.startswith("_") and isinstance(t, torch.Tensor)]
+    return [
+        t for m in model.modules() for k, t in vars(m).items() if not k.startswith("_") and isinstance(t, torch.Tensor)
+    ]
 
 # %% ../../../nbs/tracing/runtime/02_forward.ipynb #7482d027
 class _Strange(Exception):
@@ -149,7 +168,9 @@ def _renamed(x, number, storages: set):
         if x.untyped_storage()._cdata in storages:
             raise _Strange
         storages.add(x.untyped_storage()._cdata)
-        return torch.empty_strided([number(n) for n in x.shape], [number(n) for n in x.stride()], dtype=x.dtype, device=x.device)
+        return torch.empty_strided(
+            [number(n) for n in x.shape], [number(n) for n in x.stride()], dtype=x.dtype, device=x.device
+        )
     if isinstance(x, torch.SymInt):
         return number(x)
     if x is None or isinstance(x, (int, float, str, type, torch.dtype, torch.device)):
@@ -182,7 +203,11 @@ def renamed_cache(cache, swap: dict, symbols: Symbols):
 
     asked = [g.expr for g in env.guards if g.expr.free_symbols & swap.keys()]
     try:
-        return _renamed(cache, number, set()) if all(env.evaluate_expr(expr.xreplace(swap)) == sympy.true for expr in asked) else None
+        return (
+            _renamed(cache, number, set())
+            if all(env.evaluate_expr(expr.xreplace(swap)) == sympy.true for expr in asked)
+            else None
+        )
     except _Strange:
         return None
 
@@ -216,7 +241,8 @@ def run(model, batch_size, seq_len, cache_len=0, all_logits=False, cache=None, f
         out = call(model, batch_size, seq_len, cache, all_logits, cache_len)
     left = getattr(out, cache_name(model), None) if cache_name(model) else None
     held = [*cached_tensors(left if left is not None else cache), *module_state(model)]
-    held = {(recorder.storage(t).id, view_key(t)): t for t in held if distinct(t) != 0}.values()  # DeepSeek-V4 keeps keys that are values, and empty remainders
+    # DeepSeek-V4 keeps keys that are values, and empty remainders
+    held = {(recorder.storage(t).id, view_key(t)): t for t in held if distinct(t) != 0}.values()
     for t in held:
         recorder.storage(t, "cache").kind = "cache"
     recorder.cache, recorder.left = [(recorder.storage(t).id, distinct(t)) for t in held], left

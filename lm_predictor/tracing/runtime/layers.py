@@ -54,9 +54,17 @@ def _module_kind(module) -> tuple:
     "What two modules of one kind share: classes, parameter shapes, settings, all the way down"
     rows = []
     for path, m in module.named_modules():
-        settings = tuple((k, _plain(v)) for k, v in sorted(vars(m).items()) if not k.startswith("_") and not _INDEX.search(k)
-                         and (v is None or isinstance(v, (bool, int, str, torch.SymInt))))
-        tensors = tuple((n, str(t.dtype), tuple(map(_plain, t.shape))) for n, t in (*m.named_parameters(recurse=False), *m.named_buffers(recurse=False)))
+        settings = tuple(
+            (k, _plain(v))
+            for k, v in sorted(vars(m).items())
+            if not k.startswith("_")
+            and not _INDEX.search(k)
+            and (v is None or isinstance(v, (bool, int, str, torch.SymInt)))
+        )
+        tensors = tuple(
+            (n, str(t.dtype), tuple(map(_plain, t.shape)))
+            for n, t in (*m.named_parameters(recurse=False), *m.named_buffers(recurse=False))
+        )
         rows.append((path, type(m).__qualname__, settings, tensors))
     return tuple(rows)
 
@@ -66,7 +74,8 @@ def per_layer(config, layers: int) -> dict:
     config = text_config(config)
 
     def listed(v):
-        return isinstance(v, (list, tuple)) and len(v) == layers and list(v) != list(range(layers))  # that one names every layer by its index
+        # that one names every layer by its index
+        return isinstance(v, (list, tuple)) and len(v) == layers and list(v) != list(range(layers))
     computed = {}
     for name, member in inspect.getmembers(type(config), lambda m: isinstance(m, property)):
         try:
@@ -79,7 +88,10 @@ def per_layer(config, layers: int) -> dict:
 def _counts_layers(model, lists: dict, layers: int) -> bool:
     "Whether the code goes over several lists side by side, up to a number of its own: XLM's attentions[i], ffns[i], layer_norm1[i]"
     owners = [path.rpartition(".")[0] for path in lists]
-    return any(owners.count(o) > 1 and any(vars(model.get_submodule(o)).get(name) == layers for name in LAYERS) for o in set(owners))
+    return any(
+        owners.count(o) > 1 and any(vars(model.get_submodule(o)).get(name) == layers for name in LAYERS)
+        for o in set(owners)
+    )
 
 # %% ../../../nbs/tracing/runtime/03_layers.ipynb #d4a3e71d
 def layer_kinds(model, config) -> list[tuple[int, ...]]:
@@ -97,7 +109,12 @@ def layer_kinds(model, config) -> list[tuple[int, ...]]:
 # %% ../../../nbs/tracing/runtime/03_layers.ipynb #5954239e
 def _names_layers(name: str, value, layers: int) -> bool:
     "Whether an attribute of a module holds some of the layers by their indexes: Mllama's cross_attention_layers, the keys of Zamba-2's layer_dic"
-    return "layer" in name and isinstance(value, (list, tuple, set, dict)) and all(type(i) is int and 0 <= i < layers for i in value) and 0 < len(set(value)) == len(value) < layers
+    return (
+        "layer" in name
+        and isinstance(value, (list, tuple, set, dict))
+        and all(type(i) is int and 0 <= i < layers for i in value)
+        and 0 < len(set(value)) == len(value) < layers
+    )
 
 # %% ../../../nbs/tracing/runtime/03_layers.ipynb #93ac8432
 def _renumbered(value, kinds):
@@ -138,7 +155,9 @@ def keep_kinds(model, config, kinds) -> dict:
                 for name, value in vars(sub).items():
                     if _INDEX.search(name) and value == kind[0] and not isinstance(value, bool):
                         setattr(sub, name, k)
-            names[f"{path}.{k}"] = (f"{path}.{layer_label(kind, layers)}", "num_layers" if len(kind) == layers else str(len(kind)))
+            names[f"{path}.{k}"] = (
+                f"{path}.{layer_label(kind, layers)}", "num_layers" if len(kind) == layers else str(len(kind))
+            )
     for m in model.modules():
         for name, value in vars(m).items():
             if _names_layers(name, value, layers):
@@ -146,10 +165,13 @@ def keep_kinds(model, config, kinds) -> dict:
     kept = {name: type(values)(values[kind[0]] for kind in kinds) for name, values in stated.items()}
     computed = {name: values for name, values in kept.items() if name not in vars(config)}
     if computed:  # a class that computes them from the number of layers would now compute others
-        config.__class__ = type(type(config).__name__, (type(config),), {**computed, "__module__": type(config).__module__})
+        config.__class__ = type(
+            type(config).__name__, (type(config),), {**computed, "__module__": type(config).__module__}
+        )
     for name in kept.keys() - computed.keys():
         object.__setattr__(config, name, kept[name])
-    for name in () if getattr(config, "hidden_size_per_layer_input", 0) else LAYERS:  # Gemma 3n makes an input for every layer at once
+    # Gemma 3n makes an input for every layer at once
+    for name in () if getattr(config, "hidden_size_per_layer_input", 0) else LAYERS:
         if getattr(config, name, None) == layers and not isinstance(getattr(type(config), name, None), property):
             set_attribute(config, name, len(kinds))
     return names

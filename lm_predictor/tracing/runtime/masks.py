@@ -33,15 +33,27 @@ PAIRS = {
     "sliding": parse(f"{_FREE}*cache_len + {_FREE}*({_FREE} + 1)/2 + (seq_len - {_FREE})*sliding_window"),
     "chunked": parse(f"{_TRIANGLES.format(n='(cache_len + seq_len)')} - ({_TRIANGLES.format(n='cache_len')})"),
     "full": parse("seq_len*(cache_len + seq_len)"),
-    "causal with a sink": parse("seq_len*cache_len + seq_len*(seq_len + 1)/2 + seq_len"),  # one more column in each row, of no key
-    "sliding with a sink": parse(f"{_FREE}*cache_len + {_FREE}*({_FREE} + 1)/2 + (seq_len - {_FREE})*sliding_window + seq_len"),
-    "causal again": parse("(cache_len + seq_len)*(cache_len + seq_len + 1)/2"),  # a model without a cache runs all tokens again
-    "full again": parse("(cache_len + seq_len)**2")}
+    # one more column in each row, of no key
+    "causal with a sink": parse("seq_len*cache_len + seq_len*(seq_len + 1)/2 + seq_len"),
+    "sliding with a sink": parse(
+        f"{_FREE}*cache_len + {_FREE}*({_FREE} + 1)/2 + (seq_len - {_FREE})*sliding_window + seq_len"
+    ),
+    "causal again": parse(
+        "(cache_len + seq_len)*(cache_len + seq_len + 1)/2"
+    ),  # a model without a cache runs all tokens again
+    "full again": parse("(cache_len + seq_len)**2"),
+}
 
 # %% ../../../nbs/tracing/runtime/06_masks.ipynb #5d790801
 def pairs_formula(name: str, config) -> Formula | None:
     "One of PAIRS by name, with a config's length of a chunk; None for an unknown one"
-    return PAIRS[name].substitute({"attention_chunk_size": getattr(text_config(config), "attention_chunk_size", None) or 1}) if name else None
+    return (
+        PAIRS[name].substitute(
+            {"attention_chunk_size": getattr(text_config(config), "attention_chunk_size", None) or 1}
+        )
+        if name
+        else None
+    )
 
 # %% ../../../nbs/tracing/runtime/06_masks.ipynb #5562d1c1
 class _WithoutMemory(TorchFunctionMode):
@@ -63,7 +75,9 @@ def weightless(config):
     for module in model.modules():
         for name, p in module._parameters.items():
             if p is not None:
-                module._parameters[name] = torch.nn.Parameter(torch.zeros((), dtype=p.dtype, device="cpu").expand(p.shape), requires_grad=False)
+                module._parameters[name] = torch.nn.Parameter(
+                    torch.zeros((), dtype=p.dtype, device="cpu").expand(p.shape), requires_grad=False
+                )
     return model
 
 # %% ../../../nbs/tracing/runtime/06_masks.ipynb #dbf592e6
@@ -90,7 +104,9 @@ class LeftPairs(TorchDispatchMode):
             return args[0]
         if func._schema.name == "aten::_softmax" and args[0].dim() >= 3:
             scores = args[0]
-            left = Fraction(int((scores > -1e30).count_nonzero()), scores.numel() // (scores.shape[-1] * scores.shape[-2]))
+            left = Fraction(
+                int((scores > -1e30).count_nonzero()), scores.numel() // (scores.shape[-1] * scores.shape[-2])
+            )
             self.counts.append(int(left) if left.denominator == 1 else left)
         return func(*args, **(kwargs or {}))
 

@@ -149,18 +149,25 @@ def find_line(stack: list, cls) -> tuple:
     inside = [(code, line, name) for code, line, name in inside if name or code is forward]
     at = next((i for i, (code, _, _) in enumerate(inside) if code is forward), None)
     if at is None:
-        usable = [i for i, (code, _, name) in enumerate(inside) if code not in wrappers and not name.endswith(_DECORATORS)]
+        usable = [
+            i for i, (code, _, name) in enumerate(inside) if code not in wrappers and not name.endswith(_DECORATORS)
+        ]
         at = usable[-1] if usable else len(inside) - 1
     if at < 0:
         return "", 0, ""
     code, line, name = inside[at]
     helpers = [(code_.co_name, line_, file) for code_, line_, file in inside[:at]
                if file.startswith(("transformers/", "transformers_modules/")) and not file.endswith(_DECORATORS)]
-    via = f"{helpers[0][0]} {helpers[0][2]}:{_statement_line(helpers[0][2] and frame_file(helpers[0][2]), helpers[0][1])}" if helpers else ""
+    via = (
+        f"{helpers[0][0]} {helpers[0][2]}:{_statement_line(helpers[0][2] and frame_file(helpers[0][2]), helpers[0][1])}"
+        if helpers
+        else ""
+    )
     return name or code.co_filename, _statement_line(code.co_filename, line), via
 
 # %% ../../../nbs/tracing/runtime/00_recorder.ipynb #6514fcc9
-_lines: dict[tuple, tuple] = {}  # class, and code and line of each frame -> the line found, and the stack, so that no id of its code is given again
+# class, and code and line of each frame -> the line found, and the stack, so that no id of its code is given again
+_lines: dict[tuple, tuple] = {}
 
 
 class Recorder(TorchDispatchMode):
@@ -204,21 +211,31 @@ class Recorder(TorchDispatchMode):
         file, line, via = self._line()
         if cost.kind == "uncounted":
             self.uncounted.setdefault(str(func), f"{file}:{line}")
-        self._stack[-1].events.append(Op(
-            str(func).removesuffix(".default"), cost.kind, line, file, via, self._reads(ins, given, cost), self._writes(outs, made, cost),
-            cost.flops, cost.matmul_flops, self._extent(cost, given, made), made[0].shape if made else ()))
+        self._stack[-1].events.append(
+            Op(
+                str(func).removesuffix(".default"), cost.kind, line, file, via, self._reads(ins, given, cost),
+                self._writes(outs, made, cost), cost.flops, cost.matmul_flops, self._extent(cost, given, made),
+                made[0].shape if made else ()
+            )
+        )
 
     def _reads(self, ins: list, given: list[Operand], cost: Cost) -> list:
         rows = []
         for i, (t, o) in enumerate(zip(ins, given)):
             store, elements = self.storage(t), cost.reads.get(i, o.distinct)
             if elements != 0:
-                rows.append((store.id, elements, None if elements == store.elements else (i in cost.reads, view_key(t))))
+                rows.append(
+                    (store.id, elements, None if elements == store.elements else (i in cost.reads, view_key(t)))
+                )
         return rows
 
     def _writes(self, outs: list, made: list[Operand], cost: Cost) -> list:
         stores = [self.storage(t, "activation") for t in outs]
-        return [(s.id, cost.writes.get(i, o.distinct)) for i, (s, o) in enumerate(zip(stores, made)) if cost.writes.get(i, 1) != 0]
+        return [
+            (s.id, cost.writes.get(i, o.distinct))
+            for i, (s, o) in enumerate(zip(stores, made))
+            if cost.writes.get(i, 1) != 0
+        ]
 
     @staticmethod
     def _extent(cost: Cost, given: list[Operand], made: list[Operand]):

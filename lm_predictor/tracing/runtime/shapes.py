@@ -18,8 +18,13 @@ __all__ = ['makes_new', 'described', 'KnownShapes']
 def makes_new(func) -> bool:
     "Whether an operator gives new tensors only, of shapes that follow from its arguments'"
     returns = func._schema.returns
-    return (bool(returns) and all(str(r.type) == "Tensor" and r.alias_info is None for r in returns) and not func._schema.is_mutable and not func.is_view
-            and not {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
+    return (
+        bool(returns)
+        and all(str(r.type) == "Tensor" and r.alias_info is None for r in returns)
+        and not func._schema.is_mutable
+        and not func.is_view
+        and not {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
+    )
 
 # %% ../../../nbs/tracing/runtime/05_shapes.ipynb #b0df3bd4
 class _Unknown(Exception):
@@ -73,7 +78,8 @@ class KnownShapes(TorchDispatchMode):
         kwargs, new = kwargs or {}, self._new.get(func)
         if new is None:
             new = self._new[func] = makes_new(func)
-        if not new and not (func.is_view and type(args[0]) is FakeTensor):  # a view without symbols takes torch less time than to look it up
+        # a view without symbols takes torch less time than to look it up
+        if not new and not (func.is_view and type(args[0]) is FakeTensor):
             return func(*args, **kwargs)
         try:
             key = (func, *map(described, args), *((n, *described(v)) for n, v in kwargs.items()))
@@ -82,8 +88,14 @@ class KnownShapes(TorchDispatchMode):
             return func(*args, **kwargs)
         if known:
             several, new, rows = known
-            made = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") if new else _view(args[0], shape, stride, behind)
-                    for shape, stride, dtype, behind in rows]
+            made = [
+                (
+                    torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+                    if new
+                    else _view(args[0], shape, stride, behind)
+                )
+                for shape, stride, dtype, behind in rows
+            ]
             return several(made) if several else made[0]
         out = func(*args, **kwargs)
         if known is None and len(self._known) < _MOST:
