@@ -74,6 +74,36 @@ def test_broken(stage, text, said):
     assert found.startswith(said)
 
 
+@pytest.mark.parametrize("text, near", [
+    ("By hand 26*16 = 416, and 2*3.", "By hand 26*16 = 416, and 2*3."),
+    ("| a |\n|---|\n| 2*B |", "2*B"),
+    ("A product of B*S rows", "A product of B*S rows"),
+    ("2*(3 + 4) and 2**24", "2*(3 + 4) and 2**24"),
+    ("`B`*`S` rows", "`B`*`S` rows"),
+    ("2*$S$ rows", "2*$S$ rows"),
+])
+def test_arithmetic_is_math_or_code(stage, text, near):
+    "Markdown makes emphasis of the asterisks in 2*3 and 4*5, and the figure is false: 23 and 45"
+    assert docs.eaten(text) == [near]
+    write(stage, "index.ipynb", text)
+    assert f"index.ipynb, cell 1: asterisks of arithmetic become emphasis in {near!r}; write it as math or code" in faults(stage)
+
+
+@pytest.mark.parametrize("text", ["`2*3`, $2*3*4$ and $$\n2*3*4\n$$", "**184** of them, *all* of 2, *more than 3*, *4 at least*", "**`x`**, *$y$*", "2 * 3 * 4", "- a\n* b\n\n2\\*3", "```\n2*3*4\n```", "f(*args), **bold**."])
+def test_what_is_no_eaten_arithmetic(text):
+    assert docs.eaten(text) == []
+
+
+def test_directives_and_warnings_are_not_shown(stage):
+    write(stage, "index.ipynb", SOUND)
+    page = json.loads((stage / "index.ipynb").read_text())
+    page["cells"] += [{"cell_type": "code", "source": "#| code-fold: true\n\n#| output: asis\nx = 1"}, {"cell_type": "code", "source": "x = 1\n\n#| output: asis\nx"},
+                      {"cell_type": "code", "source": "x", "outputs": [{"output_type": "stream", "name": "stderr", "text": ["[transformers] deprecated!"]}]}]
+    (stage / "index.ipynb").write_text(json.dumps(page))
+    assert faults(stage) == ["index.ipynb, cell 3: `#| output: asis` is shown as code; directives are a cell's first lines",
+                             "index.ipynb, cell 4: shows what went to stderr: '[transformers] deprecated!'"]
+
+
 def test_outputs_are_read(stage):
     "What a cell printed as Markdown or HTML is part of the page: its headings can be linked to, its links must lead somewhere"
     write(stage, "index.ipynb", "[below](#printed)", outputs=[{"text/markdown": ["### Printed\n", "[x](gone.ipynb)"]}, {"text/html": ["<a href='#printed-1'>x</a>"]}])

@@ -2,7 +2,8 @@
 
     python tools/docs.py sidebar [--write]   nbs/sidebar.yml names every page once, in order: compare, or write it
     python tools/docs.py check [--built]     build nbdev's processed stage in _proc, then check every page of it: front matter,
-                                             links, anchors, images, sidebar (--built: check _proc as it is)
+                                             arithmetic in prose, directives, links, anchors, images, sidebar
+                                             (--built: check _proc as it is)
 
 `nbdev_docs` (it needs quarto) renders the same stage to HTML in _docs.
 """
@@ -106,6 +107,7 @@ class Page:
     front: dict = field(default_factory=dict)
     ids: set = field(default_factory=set)  # what a link may name after #
     links: list = field(default_factory=list)  # (cell number, target)
+    wrong: list = field(default_factory=list)  # (cell number, what is shown that is not meant to be)
     images: list = field(default_factory=list)  # (cell number, target)
 
     @property
@@ -130,7 +132,11 @@ def read_page(stage: Path, path: str) -> Page:
         attached = set(cell.get("attachments", ()))
         if cell["cell_type"] == "markdown":
             _read_markdown(page, number, "".join(cell["source"]), attached)
+        if cell["cell_type"] == "code" and (line := leaked("".join(cell["source"]))):
+            page.wrong.append((number, f"`{line}` is shown as code; directives are a cell's first lines"))
         for output in cell.get("outputs", ()):
+            if output.get("name") == "stderr":
+                page.wrong.append((number, f"shows what went to stderr: {''.join(output['text'])[:60]!r}"))
             data = output.get("data", {})
             if "text/markdown" in data:
                 _read_markdown(page, number, "".join(data["text/markdown"]), attached)
@@ -147,12 +153,37 @@ def _yaml(text: str | None) -> dict:
     return found if isinstance(found, dict) else {}
 
 
+def leaked(source: str) -> str:
+    "The first directive of a code cell that stands below code, where nobody reads it as one; empty where there is none"
+    lines = [line for line in source.splitlines() if line.strip()]
+    code = next((i for i, line in enumerate(lines) if not line.startswith("#|")), len(lines))
+    return next((line for line in lines[code:] if line.startswith("#|")), "")
+
+
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 _MARKDOWN.validateLink = lambda url: True  # what must not be linked to is said below
 
 
+_LITERAL = MarkdownIt("commonmark").enable("table").disable(["emphasis", "escape", "entity"])
+_MATH = re.compile(r"(?s)\$\$.+?\$\$|(?<![\\$])\$(?!\s)[^$]+?(?<!\s)\$(?!\d)")
+_STAR = re.compile(r"(?<=[\w)\]`$])\*{1,2}(?=[\w(\[`$])")
+
+
+def eaten(text: str) -> list[str]:
+    "Arithmetic of a Markdown text that is neither code nor math: asterisks between two figures or words become emphasis"
+    kept = {"text": lambda c: c.content, "code_inline": lambda c: f"`{c.content.replace('*', '.')}`", "softbreak": lambda c: " ", "hardbreak": lambda c: " "}
+    found = []
+    for token in (t for t in _LITERAL.parse(text) if t.type == "inline"):
+        prose = "".join(kept[c.type](c) for c in token.children if c.type in kept)
+        prose = _MATH.sub(lambda m: m[0].replace("*", "."), prose)
+        star = _STAR.search(prose)
+        found += [prose[max(0, star.start() - 24):star.end() + 24].strip()] if star else []
+    return found
+
+
 def _read_markdown(page: Page, cell: int, text: str, attached: set) -> None:
-    "Note headings, links and images of a Markdown text"
+    "Note headings, links, images and eaten arithmetic of a Markdown text"
+    page.wrong += [(cell, f"asterisks of arithmetic become emphasis in {near!r}; write it as math or code") for near in eaten(text)]
     tokens = _MARKDOWN.parse(text)
     for at, token in enumerate(tokens):
         if token.type == "html_block":
@@ -230,7 +261,8 @@ def read_site(stage: Path) -> Site:
 
 def faults(site: Site) -> list[str]:
     "Everything that a reader of the site would stumble over, one sentence each"
-    return [*_front_faults(site), *_link_faults(site), *_menu_faults(site)]
+    wrong = [f"{page.path}, cell {cell}: {what}" for page in site.pages.values() for cell, what in page.wrong]
+    return [*_front_faults(site), *wrong, *_link_faults(site), *_menu_faults(site)]
 
 
 def _front_faults(site: Site) -> list[str]:

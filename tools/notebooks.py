@@ -24,6 +24,7 @@ SETUP = ("import comm.base_comm, itertools, types; comm.base_comm.uuid = types.S
 def environment(scratch: str) -> dict[str, str]:
     "What the kernels inherit: nothing of this terminal, of the network, or of the user's own records"
     return dict(IN_TEST="1", PYTHONHASHSEED="0", PYTHONPATH=str(ROOT), COLUMNS="120", TERM="dumb", HF_HUB_OFFLINE="1",
+                TRANSFORMERS_VERBOSITY="error",
                 JUPYTER_PREFER_ENV_PATH="1", LM_PREDICTOR_DB=str(Path(scratch, "module_db")))
 
 
