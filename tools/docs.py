@@ -38,7 +38,7 @@ ORDER = {  # pages of a folder in the order in which they are read; those that a
     "concepts": ("one_cost", "flops", "bytes", "roofline", "conventions", "how_a_number_is_made"),
     "tutorials": ("analyze", "decode", "flash", "attention_kinds", "mixture_of_experts", "choosing_a_gpu", "agent"),
 }
-REFERENCE = ("devices", "coverage", "benchmarks")
+REFERENCE = ("devices", "coverage", "limits", "benchmarks")
 MODULES = {  # packages in the order in which they import one another, with their titles
     "formula": "Formulas", "records": "Records", "models": "Models", "cost": "Cost", "timing": "Time", "tracing": "Tracing",
     "verification": "Verification", "obtain": "Obtaining a record", "agent": "The agent", "app": "The application"}
