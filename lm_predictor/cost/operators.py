@@ -137,7 +137,7 @@ def _scaled_grouped(inputs, outputs, args):
 # %% ../../nbs/cost/00_operators.ipynb #1f073707
 @rule("_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
       "_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math "
-      "_scaled_dot_product_attention_math_for_mps scaled_dot_product_attention flex_attention", "attention")
+      "_scaled_dot_product_attention_math_for_mps scaled_dot_product_attention", "attention")
 def _attention(inputs, outputs, args):
     (*heads, s, d), keys, values = inputs[0].shape, inputs[1].shape[-2], inputs[2].shape[-1]
     scores = numel(heads) * s * keys  # of the query heads: grouped keys and values are shared
