@@ -48,7 +48,7 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
     from lm_predictor.tracing.classes import ClassRecords
     from lm_predictor.tracing.symbolic import cases_of
     from lm_predictor.records.status import PROOF
-    from lm_predictor.verification.compare import against_counter
+    from lm_predictor.verification.counter import against_counter
     from lm_predictor.obtain.ladder import record_values, traced_record
     from lm_predictor.verification.verify import verify_model
 
@@ -60,7 +60,7 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
     try:
         given = type_config(model_type)
         config = full_config(given)
-        trace, record = traced_record(config, cases=[c for c in cases_of(config) if not c.single and not c.all_logits])
+        trace, record, outcome = traced_record(config, cases=[c for c in cases_of(config) if not c.single and not c.all_logits])
         fit_own_config(record, given, config)  # `analyze` refuses a record that does not fit its own config
         out["trace_s"] = round(time.perf_counter() - start, 1)
         out |= {"class": record.class_name.rsplit(".", 1)[-1], "kinds": len(trace.kinds), "uncounted": record.uncounted, "notes": list(record.notes),
@@ -68,8 +68,8 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
                 "symbols": sorted(canonical(n) for n, f in trace.symbols.relation.attributes.items() if not (len(f) == 1 and isinstance(f[0], int))),
                 "classes": 0}
         classes = ClassRecords.of(trace, record.id).all()
-        compared = not any("not compared" in n for n in record.notes)
-        checks = against_counter(record, config, record_values(record, config)) if compared else []
+        compared = outcome.result != "cannot run"
+        checks = against_counter(record, config, record_values(record, config)).checks if compared else ()
         for case in CASES:
             mine = [c for c in checks if c.what.endswith(f": {case}")]
             out[case] = next((c.detail for c in mine if not c.ok), f"exact ({len(mine)})" if mine else "not compared")

@@ -195,7 +195,7 @@ class Bench:
         from lm_predictor.verification.reference_run import collect
         from lm_predictor.models.matching import symbol_values
         from lm_predictor.verification.prove import subjects
-        from lm_predictor.verification.compare import counted, workloads_of
+        from lm_predictor.verification.counter import counted, workloads_of
         self.rng, self.uniform, self.db = random.Random(seed), uniform, Database(shipped_directory(), shipped_directory())
         self.records, self.evidence, self.numbers, self.data = {}, {}, {}, {}
         for s in subjects(self.db):

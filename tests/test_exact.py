@@ -27,7 +27,8 @@ from lm_predictor.verification.numbers import sheet_of_graph  # noqa: E402
 from lm_predictor.tracing.runtime.building import build
 from lm_predictor.tracing.runtime.forward import call, filled_cache
 from lm_predictor.tracing.symbolic import cases_of  # noqa: E402
-from lm_predictor.verification.compare import against_counter, difference
+from lm_predictor.verification.compare import difference
+from lm_predictor.verification.counter import against_counter
 from lm_predictor.verification.verify import class_checks, model_checks
 from lm_predictor.obtain.ladder import record_values  # noqa: E402
 
@@ -112,8 +113,8 @@ def test_a_compressed_cache_at_whole_multiples():
         q_lora_rank=32, o_groups=2, o_lora_rank=16, moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=2, num_hash_layers=0, index_topk=256, index_n_heads=4,
         index_head_dim=32, vocab_size=128)
     record = model_record(sample_model(config, [c for c in cases_of(config) if not c.single and not c.all_logits and c.phase == "decode"]))
-    checks = against_counter(record, config, record_values(record, config))
-    assert [c for c in checks if not c.ok] == [] and any("1 new, 1152 cached" in c.detail for c in checks)
+    outcome = against_counter(record, config, record_values(record, config))
+    assert outcome.result == "equal" and any("1 new, 1152 cached" in c.detail for c in outcome.checks)
     # keys that are values, 127 tokens in each layer; an entry for 4 tokens and one of the indexer, one for 128; of the last whole 4 tokens half of what they
     # gave (values and gates, twice); of the new token all that it gave, until it is one of a whole
     cache = record.graph("decode_past").kv_cache_bytes.evaluate({"batch_size": 1, "cache_len": 2048, "kv_bytes": 2})

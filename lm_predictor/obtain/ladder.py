@@ -9,7 +9,7 @@ import random
 
 from ..models.attributes import WORKLOAD, text_config
 from ..records.model import ModelRecord
-from ..verification.compare import against_counter, difference
+from ..verification.compare import difference
 from ..verification.numbers import BYTES, fixed_in, hold, sheet_of_graph, workload_sizes
 
 # %% auto #0
@@ -118,13 +118,14 @@ def _record_of(trace, model_type: str) -> ModelRecord:
 
 # %% ../../nbs/obtain/00_ladder.ipynb #eda137d0
 def traced_record(config, progress=None, cases=None) -> tuple:
-    """Trace of a transformers config and its model record, compared with torch's counter; raises TraceError.
+    """Trace of a transformers config, its model record, and what torch's counter says of it; raises TraceError.
 
     From the most general way to the least: all integers of the config symbolic; all but those that the code fixed; those of
     the workload only; polynomials identified from runs with numbers; the same with every layer. The first whose record the
     counter confirms is taken.
     """
     from lm_predictor.tracing.runtime.recorder import TraceError
+    from lm_predictor.verification.counter import against_counter
     (symbolic, sampled), last = _ways(config, cases, progress), None
     while symbolic or sampled:
         try:
@@ -142,23 +143,16 @@ def traced_record(config, progress=None, cases=None) -> tuple:
         if any(c.names <= set(values) and not c.holds(values) for c in record.conditions):
             last = TraceError(f"{config.model_type}: a size was fixed at the tracer's hint")
             continue
-        try:
-            wrong = [c for c in against_counter(record, config, values) if not c.ok]
-        except Exception as e:  # the counter cannot run this model on the meta device: there is no second road here
-            record.notes = (
-                *record.notes,
-                f"not compared with torch's FlopCounterMode, which cannot run this model without data ({type(e).__name__})"
-            )
+        outcome = against_counter(record, config, values)
+        if outcome.result != "differs":
+            record.notes = (*record.notes, *([outcome.note] if outcome.note else []))
             add_limits(record, config, values, trace)
-            return trace, record
-        if not wrong:
-            add_limits(record, config, values, trace)
-            return trace, record
-        if isinstance(last, tuple) and last[2].detail == wrong[0].detail:
+            return trace, record, outcome
+        if isinstance(last, tuple) and last[2].detail == outcome.detail:
             symbolic, sampled = [], sampled[-1:]
-        last = trace, record, wrong[0]
+        last = trace, record, outcome
     if isinstance(last, Exception):
         raise last
-    trace, record, wrong = last
-    record.notes = (*record.notes, f"do not rely on these figures: matmul_flops of {wrong.detail}")
-    return trace, record
+    trace, record, outcome = last
+    record.notes = (*record.notes, outcome.note)
+    return trace, record, outcome

@@ -40,6 +40,7 @@ def note_parts(record: ModelRecord, config: dict, whole: dict) -> None:
 # %% ../../nbs/obtain/01_record.ipynb #df5b5760
 def untraceable(error: Exception, config: dict) -> str:
     "Why a config cannot be traced, in one sentence"
+    from lm_predictor.tracing.runtime.recorder import TraceError
     root = error
     while root.__cause__ or root.__context__:
         root = root.__cause__ or root.__context__
@@ -49,11 +50,10 @@ def untraceable(error: Exception, config: dict) -> str:
     blamed = [n for n, v in config.items() if isinstance(root, KeyError) and isinstance(v, str) and root.args == (v,)]
     if blamed:
         return f"config: {blamed[0]} is {config[blamed[0]]!r}, which {config['model_type']} does not know"
-    return (
-        str(error)
-        if type(error).__name__ == "TraceError"
-        else f"{config['model_type']}: its forward() cannot be traced with this config: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    )
+    if isinstance(error, TraceError):
+        return str(error)
+    said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{config['model_type']}: its forward() cannot be traced with this config: {said}"
 
 # %% ../../nbs/obtain/01_record.ipynb #d4e4cdf4
 def fit_own_config(record: ModelRecord, config: dict, full) -> None:
@@ -85,7 +85,7 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
     with quiet():
         full = full_config(config)
         try:
-            trace, record = traced_record(full, progress=progress)
+            trace, record, outcome = traced_record(full, progress=progress)
         except Exception as e:  # a TraceError, or whatever the model's code raises on such a config
             raise ModelError(untraceable(e, config)) from e
         if code:
@@ -99,20 +99,24 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
             raise ModelError(
                 f"{model_type}: the records of its classes cannot be made: {type(e).__name__}: {' '.join(str(e).split())[:200]}"
             ) from e
-        record.verification = verification(record, Database.of(classes))
+        record.verification = verification(record, Database.of(classes), outcome)
     return record, {name: replace(a, verification=record.verification) for name, a in classes.items()}
 
 # %% ../../nbs/obtain/01_record.ipynb #5da89d17
-def verification(record: ModelRecord, db: Database) -> dict:
+def verification(
+    record: ModelRecord,
+    db: Database,  # with the analyses of its classes
+    outcome,  # the CounterOutcome of the record
+) -> dict:
     "What a fresh record was checked against; where the same record is stored already, what was verified of it"
+    from lm_predictor.verification.counter import COUNTER
     from lm_predictor.verification.expansion import expansion
     stored = next((p for d in (db.overlay, db.shipped) if (p := d / "models" / f"{record.id}.json").is_file()), None)
     before = record_from_json(read_json(stored), str(stored)) if stored else None
     if before and before.verification and record_to_json(replace(record, verification=before.verification)) == record_to_json(before):
         return before.verification
-    doubts = [n for n in record.notes if "not compared" in n or "do not rely" in n]
     checks = [
-        Check("matmul_flops equals FlopCounterMode: prefill, decode, extend", not doubts, "; ".join(doubts)),
+        Check(f"{COUNTER}: prefill, decode, extend", outcome.result == "equal", outcome.note),
         *expansion(record, db),
         Check("every operator has a cost rule", not record.uncounted, ", ".join(record.uncounted))
     ]

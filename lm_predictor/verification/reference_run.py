@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..models.attributes import canonical, integers, set_attribute, text_config
 from ..formula.language import parse
@@ -29,14 +28,12 @@ from ..tracing.runtime.shapes import KnownShapes
 from .numbers import BYTES, Sheet, config_sizes, fixed_in, hold, samples, workload_sizes
 from ..tracing.runtime.recorder import Call, Op, recording
 from ..tracing.runtime.building import build, constructor_arguments, defaults
-from ..tracing.runtime.forward import call, filled_cache, module_state, ready, run, shown_modules
+from ..tracing.runtime.forward import ready, run, shown_modules
 from ..tracing.loops import fold
-from ..tracing.runtime.values import looked_at
 
 # %% auto #0
 __all__ = ['MUCH', 'TOO_MUCH', 'EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'built_numbers', 'sheet_of_run',
-           'Evidence', 'sized', 'weigh', 'module_rows', 'run_alone', 'Twin', 'collect', 'collect_alone',
-           'torch_matmul_flops']
+           'Evidence', 'sized', 'weigh', 'module_rows', 'run_alone', 'Twin', 'collect', 'collect_alone']
 
 # %% ../../nbs/verification/01_reference_run.ipynb #2e9d72b7
 def number(x) -> int | Fraction:
@@ -383,24 +380,3 @@ def collect_alone(record: ModelRecord, config, numbers: dict, seed: int = 0) -> 
     rng, case = random.Random(f"{record.id} {seed}"), next(iter(record.cases))
     twin = Twin(record, config, numbers)
     return twin.alone(twin.run(case, workload_sizes(record, case, numbers, rng))[0], rng)
-
-# %% ../../nbs/verification/01_reference_run.ipynb #c04990d8
-def torch_matmul_flops(
-    config,  # of transformers
-    workloads: list[tuple],  # of (batch size, new tokens, cached tokens)
-) -> list[int]:
-    "FLOPs in matrix products of one forward at each workload (logits of the last position), by torch's FlopCounterMode on the meta device"
-    found, filled = [], {}
-    with KnownShapes(), torch.device("meta"), torch.no_grad():
-        # the choice is noted in the config
-        model = build(copy.deepcopy(config), experts_implementation="batched_mm").requires_grad_(False)
-        ready(model)
-        for batch_size, seq_len, cache_len in workloads:
-            # what modules keep themselves is the last run's
-            if (batch_size, cache_len) not in filled or module_state(model):
-                filled[batch_size, cache_len] = filled_cache(model, batch_size, cache_len)
-            cache = copy.deepcopy(filled[batch_size, cache_len])
-            with looked_at(model), FlopCounterMode(display=False) as counter:
-                call(model, batch_size, seq_len, cache, cache_len=cache_len)
-            found.append(counter.get_total_flops())
-    return found

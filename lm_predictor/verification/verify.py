@@ -12,7 +12,8 @@ from ..records.database import Database
 from ..records.model import ModelRecord
 from ..records.source import SourceError, find_class, locate
 from ..records.status import Check, PROOF, SOURCE
-from .compare import compare_case, compare_counted, compare_pairs, compare_weights
+from .compare import compare_case, compare_pairs, compare_weights
+from .counter import compare_counted
 from .expansion import by_itself, compare_classes, expansion, sheets_of
 
 # %% auto #0
