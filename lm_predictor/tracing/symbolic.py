@@ -18,6 +18,7 @@ from .loops import fold
 from .runtime.building import build, constructor_arguments, defaults, symbolic_roots
 from .runtime.forward import call, empty_cache, filled_cache, module_state, renamed_cache, run
 from .runtime.layers import keep_kinds, layer_kinds
+from .runtime.patches import patched
 from .runtime.recorder import Call, Recorder, TraceError, recording, size
 from .runtime.shapes import KnownShapes
 from .runtime.values import looked_at
@@ -102,11 +103,8 @@ def cases_of(config) -> tuple:
 def given_by(module):
     "Within it, collects what a module gives"
     found = []
-    hook = module.register_forward_hook(lambda _, inputs, output: found.append(output))
-    try:
+    with module.register_forward_hook(lambda _, inputs, output: found.append(output)):
         yield found
-    finally:
-        hook.remove()
 
 
 def copied(node: Call) -> Call:
@@ -131,12 +129,9 @@ def with_all_logits(model, before: Recorder, root: Call, given: list, batch_size
         return recorder
     if not isinstance(body, Call) or body.module is not model.base_model or len(given) != 1:
         return None
-    model.base_model.forward = lambda *args, **kwargs: given[0]
-    try:
-        with looked_at(model), recording(model, recorder):
+    with patched((model.base_model, "forward", lambda *args, **kwargs: given[0])), looked_at(model):
+        with recording(model, recorder):
             out = call(model, batch_size, seq_len, empty_cache(model), True, cache_len)
-    finally:
-        del model.base_model.forward
     recorder.root.events[0] = copied(body)
     recorder.logits = recorder.storage(out.logits).id
     return recorder
