@@ -15,6 +15,7 @@ from transformers import AutoConfig  # noqa: E402
 from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.verification.reference_run import collect  # noqa: E402
 from lm_predictor.formula.language import FormulaError  # noqa: E402
+from lm_predictor.records.cases import Case
 from lm_predictor.tracing.runtime.layers import layer_count  # noqa: E402
 from lm_predictor.cost.workload import Workload
 from lm_predictor.obtain.analyze import analyze
@@ -96,7 +97,7 @@ def test_runs_tell_the_symbols_apart(proven):
 def test_decode_at_the_edges(proven):
     "After 1, 17 and 4095 cached tokens"
     record, evidence = proven
-    cached = {run.values["cache_len"] for case, runs in evidence.runs.items() if case.startswith("decode") for run in runs}
+    cached = {run.values["cache_len"] for case, runs in evidence.runs.items() if Case.parse(case).phase == "decode" for run in runs}
     assert {1, 17} <= cached and (4095 in cached or "sliding_window" in record.symbols)
 
 
@@ -120,4 +121,4 @@ def test_a_compressed_cache_at_whole_multiples():
     cache = record.graph("decode_past").kv_cache_bytes.evaluate({"batch_size": 1, "cache_len": 2048, "kv_bytes": 2})
     assert cache == 2 * (2 * 127 * 32 + 2048 // 4 * (32 + 32) + 2048 // 128 * 32 + 4 * (2 * 32 + 2 * 32) + (2 * 64 + 2 * 64 + 2 * 32))
     with pytest.raises(FormulaError, match="assume .*nearest: cache_len=896 or cache_len=1024"):
-        record.case("decode", {"batch_size": 2, "seq_len": 1, "cache_len": 1000})
+        record.case(Case("decode"), {"batch_size": 2, "seq_len": 1, "cache_len": 1000})

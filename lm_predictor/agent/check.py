@@ -21,7 +21,7 @@ from ..formula.language import FormulaError, parse, parse_condition, split_refer
 from ..records.model import moved
 from .prompt import agent_schema
 from ..records.analysis import _WORKLOAD, AMBIENT, Analysis, SchemaError, Variant, analysis_from_json
-from ..records.cases import CASE_NAMES
+from ..records.cases import BEYOND, CASES, Case
 from ..verification.numbers import limits
 from ..verification.expansion import of_config
 from ..records.source import locate, source_file
@@ -178,12 +178,8 @@ def _widths(seed: int) -> dict:
 
 
 def _by_case(case: str, rng: random.Random) -> dict:
-    found = {"seq_len": 1} if case.startswith("decode") else {"cache_len": 0} if case.startswith("prefill") else {}
-    found |= {"batch_size": 1} if case.endswith("_b1") or "_b1_" in case else {}
-    found |= (
-        {"sliding_window": 3} if case.endswith(("_over", "_past")) else {"sliding_window": 5000 + rng.randrange(100)}
-    )
-    return found
+    found = Case.parse(case)
+    return found.fixed | {"sliding_window": 3 if found.beyond else 5000 + rng.randrange(100)}
 
 # %% ../../nbs/agent/04_check.ipynb #0a6ffed1
 def _settle(conditions: list, values: dict, fixed: dict) -> None:
@@ -301,7 +297,7 @@ def _points(variant: Variant, analysis: Analysis, trace: Analysis, seed: int):
     flags = sorted({n for k in variant.kernels for c in k.when for n in c.names} - {"use"})[:4]
     use = {"use": next((p.default for p in trace.parameters if p.name == "use"), 0) or 0}
     told = {c for k in variant.kernels for c in k.phases}
-    cases = [c for c in CASE_NAMES if c in told and not c.endswith("_short")] or ["extend", "prefill", "decode"]
+    cases = [c.name for c in (*CASES, *BEYOND) if c.name in told] or ["extend", "prefill", "decode"]
     for case in cases:
         for setting in itertools.product((0, 1), repeat=len(flags)):
             values = sizes_for(names, variant.assumptions, case, use | dict(zip(flags, setting)), seed)

@@ -13,7 +13,7 @@ import re
 
 from ..models.attributes import MEANING, WORKLOAD
 from ..cost.operators import CONVENTION, RULES
-from ..records.cases import CASE_NAMES
+from ..records.cases import CASES
 from ..records.analysis import SCHEMA
 
 # %% auto #0
@@ -79,11 +79,10 @@ def _names_text() -> str:
 
 # %% ../../nbs/agent/00_prompt.ipynb #1490eee3
 def _cases_text() -> str:
-    base = [c for c in CASE_NAMES if not c.endswith(("_short", "_over", "_past"))]
     return (
         "- `prefill`: `cache_len` is 0; `decode`: `seq_len` is 1; `extend`: neither\n- `_all` after it: logits of all positions rather than of the last one\n"
         "- `_b1` after it: `batch_size` is 1 (copies that a batch of one does not need)\n"
-        f"- `_over`, `_past` after it: more tokens than a window that the cache keeps\n\nTheir names: {', '.join(f'`{c}`' for c in base)}."
+        f"- `_over`, `_past` after it: more tokens than a window that the cache keeps\n\nTheir names: {', '.join(f'`{c}`' for c in CASES)}."
     )
 
 # %% ../../nbs/agent/00_prompt.ipynb #3cea3681

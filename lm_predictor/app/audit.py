@@ -29,7 +29,7 @@ from ..models.hub import quiet
 from ..models.matching import symbol_values
 from ..verification.prove import subjects
 from ..records.analysis import Analysis, Kernel, Variant
-from ..verification.numbers import case_of, fixed_in, samples
+from ..verification.numbers import samples
 from ..records.source import SourceError, find_class
 from ..records.status import Check
 from ..formula.latex import latex, symbol

@@ -385,15 +385,13 @@ class _Progress:
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-        from lm_predictor.records.cases import CASE_NAMES
+        from lm_predictor.records.cases import CASES
         if self.bar is None:
             self.bar = Progress(
                 TextColumn(self.what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
                 TimeElapsedColumn(), console=Console(stderr=True), transient=True
             )
-            self.task = self.bar.add_task(
-                "", total=sum(not name.endswith(("_short", "_over", "_past")) for name in CASE_NAMES)
-            )
+            self.task = self.bar.add_task("", total=len(CASES))
             self.bar.start()
         self.bar.update(self.task, advance=1, description=case.name)
         if self.bar.finished:
@@ -585,25 +583,24 @@ def _module(args) -> int:
 # %% ../../nbs/app/06_cli.ipynb #eb0cc546
 def _workload(case: str, settings: list) -> tuple[dict, dict]:
     "What --set gives (name -> text of a formula), and what a case fixes; raises UsageError"
-    from lm_predictor.records.cases import CASE_NAMES
-    if case not in CASE_NAMES:
-        usual = [n for n in CASE_NAMES if not n.endswith(("_short", "_over", "_past"))]
-        raise UsageError(
-            f"unknown case {case!r}; it is one of {', '.join(usual)}, and _short, _over or _past of these where a model has them"
-        )
-    given, fixed = {}, (
-        {"cache_len": "0"} if case.startswith("prefill") else {"seq_len": "1"} if case.startswith("decode") else {}
-    )
-    fixed |= {"batch_size": "1"} if case.endswith("_b1") else {}
+    from lm_predictor.records.cases import Case, CaseError
+    try:
+        asked = Case.parse(case)
+    except CaseError as e:
+        raise UsageError(str(e)) from None
+    given, fixed = {}, {n: str(v) for n, v in asked.fixed.items()}
     for text in settings:
         name, eq, value = (part.strip() for part in text.partition("="))
         if not eq:
             raise UsageError(f"--set takes NAME=VALUE, got {text!r}")
         if value.lstrip("-").replace(".", "").isdigit() and (not value.isdigit() or int(value) < (0 if name in ("cache_len", "bias") else 1)):
             raise UsageError(f"--set {name} takes a whole number of at least 1 or a formula, got {value!r}")
-        if fixed.get(name, value) != value:
-            raise UsageError(f"case {case} has {name} {fixed[name]}, not {value}")
         given[name] = value
+    sizes = {n: int(v) if v.isdigit() else v for n, v in given.items()}
+    for name, number in asked.fixed.items():
+        if sizes.get(name, number) != number:
+            other = asked.allowing(sizes)
+            raise UsageError(f"case {case} has {name} {number}, not {given[name]}; take --case {other}")
     return given, fixed
 
 # %% ../../nbs/app/06_cli.ipynb #440e01ef

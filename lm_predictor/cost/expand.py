@@ -158,7 +158,7 @@ def expand(
     class_name: str,  # fully qualified
     db,  # a Database
     arguments: dict | None = None,  # parameter -> formula or number; what is not given stays a symbol
-    case: str = "extend",  # which way of running the model (schema.CASE_NAMES)
+    case: str = "extend",  # which way of running the model (records.cases.CASE_NAMES)
     model: str = "",  # id of the model record whose variant of each class to take
 ) -> tuple[Kernel, ...]:
     "The kernels of a class with all references expanded into nested sub_kernels"

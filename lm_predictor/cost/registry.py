@@ -12,6 +12,7 @@ from ..records.database import Database
 from .expand import ExpandError, cost_of, expand
 from ..formula.language import parse
 from ..records.analysis import AMBIENT, Analysis, Cost
+from ..records.cases import Case
 
 # %% auto #0
 __all__ = ['parameters', 'signature', 'compute', 'compute_flops', 'Memory', 'compute_memory']
@@ -41,12 +42,6 @@ def _default(p) -> int | None:
 def _is_flag(analysis: Analysis, name: str) -> bool:
     "Whether a parameter only chooses between kernels, like bias"
     return any(c.names == {name} for v in analysis.variants for k in v.kernels for c in k.when)
-
-# %% ../../nbs/cost/04_registry.ipynb #b518d503
-def _case(values: dict) -> str:
-    "The case that a workload runs: see Workload.case in `model`"
-    phase = "decode" if values.get("seq_len") == 1 else "prefill" if values.get("cache_len", 0) == 0 else "extend"
-    return phase + ("_b1" if values.get("batch_size") == 1 else "")
 
 # %% ../../nbs/cost/04_registry.ipynb #227b722c
 def compute(name: str, db: Database | None = None, model: str = "", **values) -> Cost:
@@ -81,7 +76,8 @@ def compute(name: str, db: Database | None = None, model: str = "", **values) ->
         raise ExpandError(f"{signature(analysis)} lacks {', '.join(missing)}")
     widths = {n: Fraction(given.pop(n, 2)) for n in AMBIENT}
     used = {n: v for n, v in given.items() if n in analysis.names() or known[n].default is not None}
-    cost = cost_of(expand(analysis.class_name, db, used, _case(given), model))
+    case = Case.of(*(given.get(n, 0) for n in ("batch_size", "seq_len", "cache_len")))
+    cost = cost_of(expand(analysis.class_name, db, used, case.name, model))
     return cost.map(lambda f: parse(f.evaluate(widths)))
 
 # %% ../../nbs/cost/04_registry.ipynb #79739b5e

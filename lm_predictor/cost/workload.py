@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..models.validation import ModelError
+from ..records.cases import Case
 
 # %% auto #0
 __all__ = ['BITS', 'Workload', 'active_experts', 'whole']
@@ -52,14 +53,9 @@ class Workload:
         return "prefill" if self.cache_len == 0 else "decode" if self.seq_len == 1 else "extend"
 
     @property
-    def case(self) -> str:
-        "The case of a model record that this workload runs"
-        decode = self.seq_len == 1
-        return (
-            ("decode" if decode else self.phase)
-            + ("_all" if self.logits == "all" and not decode else "")
-            + ("_b1" if self.batch_size == 1 else "")
-        )
+    def case(self) -> Case:
+        "The case that this workload runs"
+        return Case.of(self.batch_size, self.seq_len, self.cache_len, self.logits)
 
     @property
     def symbols(self) -> dict:

@@ -10,7 +10,8 @@ import random
 from ..models.attributes import WORKLOAD, text_config
 from ..records.model import ModelRecord
 from ..verification.compare import difference
-from ..verification.numbers import BYTES, fixed_in, hold, sheet_of_graph, workload_sizes
+from ..records.cases import Case
+from ..verification.numbers import BYTES, hold, sheet_of_graph, workload_sizes
 
 # %% auto #0
 __all__ = ['record_values', 'tried_below', 'add_limits', 'add_deal', 'traced_record']
@@ -43,15 +44,16 @@ def add_limits(record: ModelRecord, config, values: dict, trace) -> None:
         return
     twin, rng, least, limits = Twin(record, config, values), random.Random(0), trace.least, {}
     for case in record.cases:
+        kind = Case.parse(case)
         # few: code that loops over tokens takes long with many
         usual = workload_sizes(record, case, values, rng, (2, 9))
         # that states its limits
-        if usual is None or case.endswith(("_over", "_past")) or case in trace.forms and trace.forms[case].multiple:
+        if usual is None or kind.beyond or case in trace.forms and trace.forms[case].multiple:
             continue
-        for name, smallest in _SMALLEST[case.split("_")[0]].items():
+        for name, smallest in _SMALLEST[kind.phase].items():
             seen = least.get(case, {}).get(name, 2)
-            at = usual | {n: max(v, least.get(case, {}).get(n, 2)) for n, v in usual.items() if n not in fixed_in(case)}
-            alike = case.replace("_all", ""), name  # the layers of the two do the same
+            at = usual | {n: max(v, least.get(case, {}).get(n, 2)) for n, v in usual.items() if n not in kind.fixed}
+            alike = kind.without("all_logits"), name  # the layers of the two do the same
             known = limits.get(alike, seen)
             from_on = known if smallest <= known < seen and _holds(record, twin, case, at | {name: known}) else seen
             for n in tried_below(from_on, smallest):
@@ -77,7 +79,7 @@ def add_deal(record: ModelRecord, dealt: dict) -> None:
     for case, share in dealt.items():
         record.case_assumptions[case] = (
             *record.case_assumptions.get(case, ()),
-            f"{'batch_size' if case.startswith('decode') else 'seq_len'} >= {share}"
+            f"{'batch_size' if Case.parse(case).phase == 'decode' else 'seq_len'} >= {share}"
         )
     if dealt:
         record.notes = (

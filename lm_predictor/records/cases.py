@@ -5,21 +5,100 @@
 # %% ../../nbs/records/00_cases.ipynb #af1aa5b4
 from __future__ import annotations
 
-
+from dataclasses import dataclass, fields, replace
 
 # %% auto #0
-__all__ = ['REGIONS', 'CASE_NAMES']
+__all__ = ['REGIONS', 'CASES', 'SHORT', 'BEYOND', 'CASE_NAMES', 'CaseError', 'Case']
 
 # %% ../../nbs/records/00_cases.ipynb #a67716fd
-# of each phase: _short, new tokens within one block of code that works in blocks; _over and _past, against a window
-# that the cache keeps
-REGIONS = {
-    "extend": ("", "_short", "_over", "_past"), "prefill": ("", "_short", "_over"), "decode": ("", "_past")}
-CASE_NAMES = tuple(
-    f"{phase}{logits}{single}{region}"
-    for region in REGIONS["extend"]
+REGIONS = {  # phase -> regions of its sizes: "" where no limit divides them, or up to the limit
+    "extend": ("", "_short", "_over", "_past"),  # _short: new tokens within one block of code that works in blocks
+    "prefill": ("", "_short", "_over"),  # _over: the new tokens fill the window that the cache keeps
+    "decode": ("", "_past"),  # _past: the cache already holds a full window
+}
+
+
+class CaseError(ValueError):
+    "A name that no case has"
+
+
+@dataclass(frozen=True)
+class Case:
+    "One way to run a model"
+    phase: str  # prefill, decode, extend
+    single: bool = False  # batch_size is 1
+    all_logits: bool = False  # the logits of every position, not of the last one only
+    region: str = ""  # one of REGIONS[phase]
+
+    @classmethod
+    def of(cls, batch_size: int, seq_len: int, cache_len: int, logits: str = "last") -> Case:
+        "The case that a workload runs, in the region without a name; `logits` is last or all"
+        phase = "decode" if seq_len == 1 else "prefill" if cache_len == 0 else "extend"
+        return cls(phase, batch_size == 1, logits == "all" and phase != "decode")
+
+    @classmethod
+    def parse(cls, name: str) -> Case:
+        "The case of a name, as JSON files keep it; raises CaseError where no case has it"
+        if name not in _NAMED:
+            raise CaseError(
+                f"unknown case {name!r}; it is one of {', '.join(c.name for c in CASES)}, "
+                "and _short, _over or _past of these where a model has them"
+            )
+        return _NAMED[name]
+
+    @property
+    def name(self) -> str:
+        return self.phase + ("_all" if self.all_logits else "") + ("_b1" if self.single else "") + self.region
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def fixed(self) -> dict:
+        "Workload symbols that have one value in this case"
+        return (
+            ({"cache_len": 0} if self.phase == "prefill" else {})
+            | ({"seq_len": 1} if self.phase == "decode" else {})
+            | ({"batch_size": 1} if self.single else {})
+        )
+
+    @property
+    def beyond(self) -> bool:
+        "Whether its tokens fill a window that the cache keeps"
+        return self.region in ("_over", "_past")
+
+    @property
+    def everywhere(self) -> tuple[Case, ...]:
+        "This case in each region that its phase has"
+        return tuple(replace(self, region=region) for region in REGIONS[self.phase])
+
+    def without(self, *what: str) -> Case:
+        "This case without what its name says of `single`, `all_logits` or `region`"
+        usual = {f.name: f.default for f in fields(self)[1:]}
+        return replace(self, **{n: usual[n] for n in what})
+
+    def allowing(self, sizes: dict) -> Case:
+        "The case nearest to this one in which sizes of a workload (name -> number) are possible"
+        wrong = {n for n, v in self.fixed.items() if sizes.get(n, v) != v}
+        if not wrong:
+            return self
+        other = Case.of(*(sizes.get(n, 2) for n in ("batch_size", "seq_len", "cache_len")))
+        phase = self.phase if wrong == {"batch_size"} else other.phase
+        return Case(
+            phase, self.single and "batch_size" not in wrong, self.all_logits and phase != "decode",
+            self.region if self.region in REGIONS[phase] else ""
+        )
+
+# %% ../../nbs/records/00_cases.ipynb #eddb0813
+CASES = tuple(
+    Case(phase, single, logits)
     for phase in REGIONS
-    for single in ("", "_b1")
-    for logits in (("", "_all") if phase != "decode" else ("",))
-    if region in REGIONS[phase]
+    for single in (False, True)
+    for logits in ((False, True) if phase != "decode" else (False,))
 )
+SHORT = tuple(replace(c, region="_short") for c in CASES if "_short" in REGIONS[c.phase])  # within one block
+BEYOND = tuple(  # against a window
+    replace(c, region=region) for region in ("_over", "_past") for c in CASES if region in REGIONS[c.phase]
+)
+_NAMED = {c.name: c for c in (*CASES, *SHORT, *BEYOND)}
+CASE_NAMES = tuple(_NAMED)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..formula.language import Condition, Formula, FormulaError, parse, parse_condition
 from .analysis import _FORMULA, _TEXT, _WORKLOAD, _one_line
-from .cases import CASE_NAMES, REGIONS
+from .cases import CASE_NAMES, Case
 from .graph import Graph, check_graph, check_names, graph_from_json, graph_to_json
 
 # %% auto #0
@@ -175,10 +175,10 @@ class ModelRecord:
         "All assumptions of a case: the shared ones and its own"
         return [*self.conditions, *map(parse_condition, self.case_assumptions.get(case, ()))]
 
-    def case(self, base: str, values: dict) -> str:
-        "The case that sizes run, of those of a phase; raises FormulaError naming what does not hold"
+    def case(self, base: Case, values: dict) -> str:
+        "The name of the case that sizes run, in the region that allows them; raises FormulaError naming what does not hold"
         broken = []
-        for case in (name for region in REGIONS["extend"] if (name := base + region) in self.cases):
+        for case in (c.name for c in base.everywhere if c.name in self.cases):
             failed = [c for c in self.conditions_of(case) if c.names <= set(values) and not c.holds(values)]
             if not failed:
                 return case
@@ -188,10 +188,10 @@ class ModelRecord:
             f"the formulas of {self.model_type} assume {' or '.join(dict.fromkeys(broken)) or base}, which does not hold for this workload{near}"
         )
 
-    def _nearest(self, base: str, values: dict) -> str:
+    def _nearest(self, base: Case, values: dict) -> str:
         "The sizes next to those of a workload that a case of a phase allows, below them and above, as text; empty where none are near"
         found = {}
-        for case, down in itertools.product((name for region in REGIONS["extend"] if (name := base + region) in self.cases), (True, False)):
+        for case, down in itertools.product((c.name for c in base.everywhere if c.name in self.cases), (True, False)):
             conditions = self.conditions_of(case)
             sizes = moved(conditions, values, down)
             by = {

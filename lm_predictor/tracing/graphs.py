@@ -26,7 +26,7 @@ from .runtime.layers import layer_count, layers_name, per_layer
 from .runtime.masks import kept_pairs, pairs_formula
 from .runtime.recorder import Call, Op, Recorder, TraceError, distinct, frame_file
 from .symbolic import Form, ModelTrace
-from .symbols import BEYOND, CASES, Case, SHORT
+from ..records.cases import Case
 
 # %% auto #0
 __all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'form_conditions', 'region_conditions',
@@ -224,7 +224,7 @@ def form_conditions(form: Form, case: Case, together: bool) -> list[str]:
 
 def region_conditions(trace: ModelTrace, case: str) -> list[str]:
     "The conditions of a case on the window of its model, where it keeps one, and on the form of its formulas"
-    sizes, found = trace.windows, next((c for c in (*CASES, *SHORT, *BEYOND) if c.name == case))
+    sizes, found = trace.windows, Case.parse(case)
     form = form_conditions(trace.forms[case], found, not cache_name(trace.model)) if case in trace.forms else []
     if len(sizes) != 1:
         return form

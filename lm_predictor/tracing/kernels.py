@@ -18,7 +18,7 @@ from ..records.analysis import Cost, Kernel, Operator
 from ..records.source import source_file
 from .graphs import Writer, item_bytes
 from .runtime.recorder import Call, Op, frame_file, size
-from .symbols import BEYOND, CASES, SHORT
+from ..records.cases import Case
 
 # %% auto #0
 __all__ = ['Draft', 'drafts', 'agree', 'merge', 'describe', 'kernel_of', 'is_configured', 'built_with', 'built_sizes',
@@ -98,13 +98,12 @@ def agree(general: Draft, special: Draft, fixed: dict) -> bool:
 # %% ../../nbs/tracing/05_kernels.ipynb #ae20cee3
 def merge(by_case: dict) -> list[tuple[Draft, list[str]]]:
     "Drafts of one class from several cases, merged: each with the cases it holds in"
-    fixed = {c.name: c.fixed for c in (*CASES, *SHORT, *BEYOND)}
     merged = []
     for case, rows in by_case.items():
         for draft in rows:
             for other, cases in merged:
                 if (other.file, other.line, other.repeat) == (draft.file, draft.line, draft.repeat) and case not in cases \
-                        and agree(other, draft, fixed.get(case, {})):
+                        and agree(other, draft, Case.parse(case).fixed):
                     cases.append(case)
                     break
             else:

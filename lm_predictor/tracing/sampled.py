@@ -24,7 +24,8 @@ from .runtime.recorder import Call, Op, Storage, TraceError
 from .runtime.shapes import KnownShapes
 from .runtime.values import looks
 from .symbolic import Form, ModelTrace, cases_of, compression, copied, given_by, with_all_logits
-from .symbols import Case, Symbols
+from ..records.cases import Case
+from .symbols import Symbols
 
 # %% auto #0
 __all__ = ['terms', 'points', 'multiple_points', 'Fit', 'together', 'blocks', 'multiple', 'own_state', 'sample_model']
@@ -360,7 +361,8 @@ class _Sampling:
         trace, window = self.trace, max(self.trace.windows, default=0)
         if form.multiple:
             return multiple_points(case, count, form, window, not cache_name(trace.model))
-        within = trace.forms.get(case.name.removesuffix("_short"), Form()).block
+        usual = case.without("region") if case.region == "_short" else case
+        within = trace.forms.get(usual.name, Form()).block
         rows = [
             _dealt_out(case, row, i, form.share)
             for i, row in enumerate(points(case, count, window, form.block, within))
@@ -387,7 +389,7 @@ class _Sampling:
 
 def _expected(runs: _Sampling, case: Case) -> SimpleNamespace | None:
     "The recording of a case from few runs, where the case of several sequences and of the last token's logits has nearly all of its formulas"
-    usual = replace(case, single=False, all_logits=False).name
+    usual = case.without("single", "all_logits").name
     form = runs.trace.forms.get(usual)
     # one token is no even deal
     if usual == case.name or form is None or form.share > 1 and set(case.fixed) >= {"seq_len", "batch_size"}:

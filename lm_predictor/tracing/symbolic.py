@@ -22,7 +22,8 @@ from .runtime.patches import patched
 from .runtime.recorder import Call, Recorder, TraceError, recording, size
 from .runtime.shapes import KnownShapes
 from .runtime.values import looked_at
-from .symbols import BEYOND, CASES, SymbolicShapes, Symbols
+from ..records.cases import BEYOND, CASES
+from .symbols import SymbolicShapes, Symbols
 
 # %% auto #0
 __all__ = ['MOST_GUARDS', 'Form', 'ModelTrace', 'compression', 'windows', 'cases_of', 'given_by', 'copied', 'with_all_logits',
@@ -203,7 +204,7 @@ def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
         def recorded(case, sizes):
             "The recorded run of a case"
             nonlocal before
-            usual = replace(case, all_logits=False).name
+            usual = case.without("all_logits").name
             recorder = with_all_logits(model, *before[usual], **sizes) if usual in before else None
             if recorder is None:
                 cache = cached(case, sizes)

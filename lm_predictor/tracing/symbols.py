@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass, replace
 
 import sympy
 import torch
@@ -19,46 +18,19 @@ from torch.utils._sympy.functions import ToFloat
 from ..formula.language import parse
 from ..formula.symbolic import to_sympy
 from ..models.attributes import HINTS, WORKLOAD, canonical, integers, relate, set_attribute
-from ..records.cases import REGIONS
+from ..records.cases import Case
 
 # %% auto #0
-__all__ = ['CASES', 'SHORT', 'BEYOND', 'SHAPES', 'Case', 'Symbols', 'SymbolicShapes']
+__all__ = ['SHAPES', 'hints_of', 'Symbols', 'SymbolicShapes']
 
 # %% ../../nbs/tracing/00_symbols.ipynb #240b4c19
-@dataclass(frozen=True)
-class Case:
-    "One way to run the model"
-    phase: str  # prefill, decode, extend
-    single: bool = False  # batch_size is 1
-    all_logits: bool = False
-    region: str = ""  # see schema.REGIONS
-
-    @property
-    def name(self) -> str:
-        return self.phase + ("_all" if self.all_logits else "") + ("_b1" if self.single else "") + self.region
-
-    @property
-    def fixed(self) -> dict:
-        "Workload symbols that have one value in this case"
-        return (
-            ({"cache_len": 0} if self.phase == "prefill" else {})
-            | ({"seq_len": 1} if self.phase == "decode" else {})
-            | ({"batch_size": 1} if self.single else {})
-        )
-
-    def hints(self, window: int) -> dict:
-        "Sizes at which this case is traced, given the tokens of a window"
-        more = {"_over": {"seq_len": window + 102}, "_past": {"cache_len": window + 904}}
-        return {n: HINTS[n] for n in ("batch_size", "seq_len", "cache_len")} | more.get(self.region, {})
-
-# %% ../../nbs/tracing/00_symbols.ipynb #3acb5442
-CASES = tuple(Case(phase, single, logits) for phase in ("extend", "prefill", "decode") for single in (False, True)
-              for logits in ((False, True) if phase != "decode" else (False,)))
-SHORT, *BEYOND = (
-    tuple(replace(case, region=region) for case in CASES if region in REGIONS[case.phase])
-    for region in REGIONS["extend"][1:]
-)
-BEYOND = tuple(case for cases in BEYOND for case in cases)
+def hints_of(
+    case: Case,
+    window: int,  # tokens of a window that the cache keeps
+) -> dict:  # workload symbol -> size
+    "The sizes at which a case is traced"
+    more = {"_over": {"seq_len": window + 102}, "_past": {"cache_len": window + 904}}
+    return {n: HINTS[n] for n in ("batch_size", "seq_len", "cache_len")} | more.get(case.region, {})
 
 # %% ../../nbs/tracing/00_symbols.ipynb #58736db1
 class Symbols:
@@ -99,7 +71,7 @@ class Symbols:
             if "sliding_window" in self.relation.attributes.get("sliding_window", ())
             else self.values.get("sliding_window", 0)
         )
-        hints = case.hints(window)
+        hints = hints_of(case, window)
         keys = {
             "batch_size": "batch_size", "seq_len": f"seq_len {case.phase}{case.region}",
             "cache_len": f"cache_len {case.region}"

@@ -10,6 +10,7 @@ from itertools import groupby
 from ..formula.language import FormulaError
 from ..records.model import ModelRecord
 from ..records.status import Check
+from ..records.cases import Case
 from .numbers import Sheet, sheet_of_graph
 
 # %% auto #0
@@ -122,9 +123,8 @@ def compare_pairs(record: ModelRecord, case: str, evidence) -> list[Check]:
     "The pairs that masks leave, against those that a run on real tensors counted; no check where the record states none"
     if not any(n.pairs for n in record.graph(case).nodes):
         return []
-    what, runs = f"pairs under the mask equal a run with data: {case}", evidence.kept.get(
-        case.replace("_all", "").replace("_b1", ""), []
-    )
+    alike = Case.parse(case).without("all_logits", "single").name  # its masks leave the same pairs
+    what, runs = f"pairs under the mask equal a run with data: {case}", evidence.kept.get(alike, [])
     for values, theirs in runs:
         try:
             ours = sheet_of_graph(record.graph(case), values).pairs
@@ -132,6 +132,6 @@ def compare_pairs(record: ModelRecord, case: str, evidence) -> list[Check]:
             return [Check(what, False, str(e))]
         if not _left_alike(ours, theirs):
             return [Check(what, False, f"{ours}, the run left {theirs}")]
-    if not runs and case.replace("_all", "").replace("_b1", "") in evidence.too_large:
+    if not runs and alike in evidence.too_large:
         return [Check(what, True, "too large to run; the pattern of the mask was found with a window of 6 tokens")]
     return [Check(what, bool(runs), f"{len(runs)} runs" if runs else "; ".join(evidence.problems))]

@@ -19,6 +19,7 @@ from ..tracing.runtime.building import build
 from ..tracing.runtime.forward import call, filled_cache, module_state, ready
 from ..tracing.runtime.shapes import KnownShapes
 from ..tracing.runtime.values import looked_at
+from ..records.cases import Case
 from .numbers import WORKLOADS, case_of
 
 # %% auto #0
@@ -41,7 +42,7 @@ def workloads_of(record: ModelRecord, values: dict) -> list:
     One per phase, and both sides of a window's edges.
     """
     found, window = list(WORKLOADS.items()), record.window or values.get("sliding_window")
-    if window and any(case.endswith("_past") for case in record.cases):
+    if window and any(Case.parse(case).region == "_past" for case in record.cases):
         found += [("prefill", (2, window + 5, 0)), ("extend", (2, 5, window - 3)), ("extend", (2, 5, window + 9)),
                   *(("decode", (2, 1, window + more)) for more in (-2, -1, 9))]
     if record.block:
@@ -60,7 +61,8 @@ def _named(workload: tuple) -> dict:
 def _allowed(record: ModelRecord, phase: str, sizes: tuple, values: dict) -> tuple:
     "Sizes of a workload, moved to the next that a record's case allows, where none allows them"
     at = _named(sizes)
-    return sizes if case_of(record, phase, values | at) else tuple(moved(record.conditions_of(phase), at).values())
+    allowed = case_of(record, Case(phase), values | at)
+    return sizes if allowed else tuple(moved(record.conditions_of(phase), at).values())
 
 # %% ../../nbs/verification/02_counter.ipynb #c04990d8
 class CounterError(RuntimeError):
@@ -113,7 +115,7 @@ def compare_counted(record: ModelRecord, rows: list, name: str = "") -> list[Che
     "A record against what torch's counter gave for one of its checkpoints"
     checks = []
     for phase, at, theirs in rows:
-        case = case_of(record, phase, at)
+        case = case_of(record, Case(phase), at)
         ours = matmul_flops(record.graph(case), at) if case else None
         sizes = f"batch {at['batch_size']}, {at['seq_len']} new, {at['cache_len']} cached"
         said = f"{ours}, torch counts {theirs}" if case else "no case of the record has these sizes"
@@ -146,7 +148,7 @@ def against_counter(record: ModelRecord, config, values: dict) -> CounterOutcome
     "A record against torch's counter; `values` are the config's numbers by symbol"
     workloads = workloads_of(record, values)
     named = [(phase, values | _named(w)) for phase, w in workloads]
-    rows = [(phase, at, None) for phase, at in named if not case_of(record, phase, at)]
+    rows = [(phase, at, None) for phase, at in named if not case_of(record, Case(phase), at)]
     try:
         rows = rows or (counted(config, values, workloads) if workloads else [])
     except CounterError as e:

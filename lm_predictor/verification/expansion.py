@@ -14,7 +14,8 @@ from ..records.database import Database
 from ..records.graph import Graph
 from ..records.model import ModelRecord
 from ..records.status import Check
-from .numbers import Sheet, fixed_in, sheet_of_graph
+from ..records.cases import Case
+from .numbers import Sheet, sheet_of_graph
 
 # %% auto #0
 __all__ = ['subtree', 'large_sizes', 'equal', 'expansion', 'split', 'of_config', 'by_itself', 'compare_classes', 'sheets_of']
@@ -35,7 +36,7 @@ def subtree(graph: Graph, call: int) -> Cost:
 # %% ../../nbs/verification/03_expansion.ipynb #2c8fc4cd
 def large_sizes(names, case: str) -> dict:
     "Large integers, different for every symbol and divisible by small numbers, at which formulas are compared"
-    return {n: 840 * (10**6 + 7919 * i) for i, n in enumerate(sorted(names))} | fixed_in(case)
+    return {n: 840 * (10**6 + 7919 * i) for i, n in enumerate(sorted(names))} | Case.parse(case).fixed
 
 
 def equal(ours: Cost, theirs: Cost, case: str) -> bool:
@@ -52,9 +53,8 @@ def expansion(record: ModelRecord, db: Database, cases=None) -> list[Check]:
     checks = []
     for case in cases or record.cases:
         try:
-            fixed = {
-                k: v for k, v in fixed_in(case).items() if k in db.get(record.class_name).variant(record.id).names()
-            }
+            names = db.get(record.class_name).variant(record.id).names()
+            fixed = {k: v for k, v in Case.parse(case).fixed.items() if k in names}
             ok, why = (
                 equal(
                     cost_of(expand(record.class_name, db, fixed, case, record.id)), subtree(record.graph(case), 0), case

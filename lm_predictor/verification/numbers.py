@@ -12,11 +12,11 @@ from functools import cached_property
 
 from ..records.graph import Graph
 from ..records.model import ModelRecord, moved
-from ..records.cases import REGIONS
+from ..records.cases import Case
 
 # %% auto #0
-__all__ = ['BYTES', 'WORKLOADS', 'Sheet', 'sheet_of_graph', 'fixed_in', 'hold', 'case_of', 'settled', 'limits', 'draw',
-           'config_sizes', 'workload_sizes', 'samples']
+__all__ = ['BYTES', 'WORKLOADS', 'Sheet', 'sheet_of_graph', 'hold', 'case_of', 'settled', 'limits', 'draw', 'config_sizes',
+           'workload_sizes', 'samples']
 
 # %% ../../nbs/verification/00_numbers.ipynb #8a566687
 @dataclass
@@ -88,22 +88,16 @@ BYTES = {"w_bytes": 7, "a_bytes": 11, "kv_bytes": 13, "active_experts": 17}
 # batch, new tokens, cached tokens: where torch counts
 WORKLOADS = {"prefill": (3, 17, 0), "decode": (3, 1, 33), "extend": (3, 5, 33)}
 
-# %% ../../nbs/verification/00_numbers.ipynb #4591c8c4
-def fixed_in(case: str) -> dict:
-    "The workload symbols that have one value in a case"
-    phase = {"seq_len": 1} if case.startswith("decode") else {"cache_len": 0} if case.startswith("prefill") else {}
-    return phase | ({"batch_size": 1} if "_b1" in case else {})
-
 # %% ../../nbs/verification/00_numbers.ipynb #e41d8073
 def hold(conditions, values: dict) -> bool:
     "Whether every condition whose names all have values is true"
     return all(c.holds(values) for c in conditions if c.names <= set(values))
 
 # %% ../../nbs/verification/00_numbers.ipynb #80e45fb3
-def case_of(record: ModelRecord, name: str, values: dict) -> str:
-    "The case of that name, or of that name in a region of the window, whose conditions hold at the values; empty when there is none"
-    names = [f"{name}{region}" for region in REGIONS["extend"]]
-    return next((n for n in names if n in record.cases and hold(record.conditions_of(n), values)), "")
+def case_of(record: ModelRecord, base: Case, values: dict) -> str:
+    "The name of a case, in the first region whose conditions hold at the values; empty when there is none"
+    names = (case.name for case in base.everywhere if case.name in record.cases)
+    return next((n for n in names if hold(record.conditions_of(n), values)), "")
 
 # %% ../../nbs/verification/00_numbers.ipynb #b6c4ce5d
 def settled(record: ModelRecord) -> set:
@@ -181,7 +175,7 @@ def workload_sizes(record: ModelRecord, case: str, values: dict, rng: random.Ran
         sizes = {
             "batch_size": rng.randrange(2, 7), "seq_len": rng.randrange(max(low, 2), high + 2),
             "cache_len": rng.randrange(low, high + 2)
-        } | fixed_in(case)
+        } | Case.parse(case).fixed
         sizes = moved([c for c in conditions if c.relation == "=="], sizes)
         if hold(conditions, values | sizes):
             return sizes

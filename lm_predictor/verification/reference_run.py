@@ -25,7 +25,8 @@ from ..tracing.kernels import built_flags, flag_settings
 from ..tracing.loops import fold_loops
 from ..tracing.sampled import own_state
 from ..tracing.runtime.shapes import KnownShapes
-from .numbers import BYTES, Sheet, config_sizes, fixed_in, hold, samples, workload_sizes
+from ..records.cases import Case
+from .numbers import BYTES, Sheet, config_sizes, hold, samples, workload_sizes
 from ..tracing.runtime.recorder import Call, Op, recording
 from ..tracing.runtime.building import build, constructor_arguments, defaults
 from ..tracing.runtime.forward import ready, run, shown_modules
@@ -225,7 +226,9 @@ class Twin:
         for module, held in self.state:
             vars(module).update(held)
         with self.shapes, torch.device("meta"), _bfloat16():
-            recorder = run(self.model, sizes["batch_size"], sizes["seq_len"], sizes["cache_len"], "_all" in case)
+            recorder = run(
+                self.model, sizes["batch_size"], sizes["seq_len"], sizes["cache_len"], Case.parse(case).all_logits
+            )
         fold(recorder.root, self.names)
         if self.record.method == "sampled":
             fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()})
@@ -265,9 +268,9 @@ def _one_head(values: dict) -> dict:
 # %% ../../nbs/verification/01_reference_run.ipynb #3f9adf39
 def _beside_window(record, case: str, usual: dict, values: dict) -> list[dict]:
     "The sizes of a case with as many new or cached tokens as a window has, and up to 2 fewer and one more; as far as its conditions allow"
-    window = record.window or values.get("sliding_window")
+    window, fixed = record.window or values.get("sliding_window"), Case.parse(case).fixed
     found = (
-        [usual | {n: window + d} for n in ("seq_len", "cache_len") if n not in fixed_in(case) for d in (-2, -1, 0, 1)]
+        [usual | {n: window + d} for n in ("seq_len", "cache_len") if n not in fixed for d in (-2, -1, 0, 1)]
         if window
         else []
     )
@@ -276,7 +279,7 @@ def _beside_window(record, case: str, usual: dict, values: dict) -> list[dict]:
 # %% ../../nbs/verification/01_reference_run.ipynb #f1ddc9b4
 def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
     cases = {
-        case.replace("_all", "").replace("_b1", "")
+        Case.parse(case).without("all_logits", "single").name
         for case in record.cases
         if any(n.pairs for n in record.graph(case).nodes)
     }
@@ -335,7 +338,7 @@ def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline:
         usual = workload_sizes(record, case, values, rng, scale)
         tried = [usual] + [
             usual | e
-            for e in EDGES[case.split("_")[0]]
+            for e in EDGES[Case.parse(case).phase]
             if usual and edges and hold(record.conditions_of(case), values | usual | e)
         ]
         for sizes in filter(None, tried):
