@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from .loop import Problem
 from ..records.database import Database
-from ..cost.expand import ExpandError, bind, cost_of, expand
+from ..cost.expand import ExpandError, MissingAnalysis, bind, cost_of, expand
 from ..formula.language import FormulaError, parse, parse_condition, split_references
 from ..records.model import moved
 from .prompt import agent_schema
@@ -251,9 +251,7 @@ def call_cost(ref, values: dict, case: str, db: Database, model: str, memo: dict
         try:
             tree = expand(ref.class_name, db, given, case, model)
             memo[key] = tuple(f.evaluate(values) for f in cost_of(tree))
-        except ExpandError as e:
-            if "no analysis of" not in str(e):
-                raise
+        except MissingAnalysis:
             memo[key] = None
     return memo[key]
 

@@ -750,11 +750,14 @@ def _is_class(target: str) -> bool:
 def _traced(trace_class, name: str):
     "What tracing a class gives; raises UsageError where its module cannot be imported, or where it is of another package"
     from lm_predictor.models.remote_code import missing_package
+    from lm_predictor.tracing.classes import NoModule
     from lm_predictor.tracing.runtime.recorder import TraceError
     try:
         return trace_class(name, progress=_Progress("tracing"))
-    except TraceError as e:
-        if name.partition(".")[0] in ("torch", "transformers") or "is no torch.nn.Module" in str(e):
+    except NoModule:
+        raise
+    except TraceError:
+        if name.partition(".")[0] in ("torch", "transformers"):
             raise
         raise UsageError(
             f"{name} cannot be traced, as only code of torch and transformers can; `lm-predictor agent {name}` has a language model read it"
@@ -859,16 +862,15 @@ def _resolved(name: str, db) -> str:
 def _needed(model: str, db) -> tuple[list[str], bool]:
     "The classes that a model executes; where it cannot be traced, the model's own class, and that what it refers to is still to be found"
     from lm_predictor.agent.analyze import model_class
-    from lm_predictor.models.validation import ModelError, check_numbers
+    from lm_predictor.models.validation import NeedsTrace, check_numbers
     from lm_predictor.obtain.find import find_record
     from lm_predictor.models.loading import load_config
     config = load_config(model)[1]
     check_numbers(config)
     try:
         record = find_record(config, db, _Progress("tracing"))
-    except ModelError as e:
-        untraced = e.__cause__ is not None or "tracing it needs" in str(e)
-        if not untraced or not (name := model_class(config["model_type"])):
+    except NeedsTrace as e:
+        if not (name := model_class(config["model_type"])):
             raise
         print(f"{e}; starting from {name}", file=sys.stderr)
         return [name], True

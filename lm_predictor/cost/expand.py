@@ -12,15 +12,19 @@ from ..formula.language import Formula, FormulaError, Reference, parse, split_re
 from ..records.analysis import AMBIENT, Analysis, Cost, Kernel
 
 # %% auto #0
-__all__ = ['ExpandError', 'reachable', 'bind', 'expand', 'cost_of']
+__all__ = ['ExpandError', 'MissingAnalysis', 'reachable', 'bind', 'expand', 'cost_of']
 
 # %% ../../nbs/cost/01_expand.ipynb #32870215
 class ExpandError(ValueError):
     "References that cannot be expanded, and why"
 
 
+class MissingAnalysis(ExpandError):
+    "References to classes that have no analysis"
+
+
 def reachable(class_name: str, db) -> list[str]:
-    "A class and all that it refers to; raises ExpandError naming every missing class, or a cycle"
+    "A class and all that it refers to; raises MissingAnalysis naming every missing class, ExpandError a cycle"
     seen, missing = {}, {}
 
     def visit(name, path):
@@ -42,7 +46,7 @@ def reachable(class_name: str, db) -> list[str]:
     visit(class_name, [])
     if missing:
         names = ", ".join(f"{n} (called by {by})" if by else n for n, by in missing.items())
-        raise ExpandError(f"no analysis of {names}; make them with `lm-predictor trace CLASS`")
+        raise MissingAnalysis(f"no analysis of {names}; make them with `lm-predictor trace CLASS`")
     return list(seen)
 
 

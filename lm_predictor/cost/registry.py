@@ -20,10 +20,9 @@ __all__ = ['parameters', 'signature', 'compute', 'compute_flops', 'Memory', 'com
 # %% ../../nbs/cost/04_registry.ipynb #35a2e0c7
 def parameters(analysis: Analysis) -> list:
     "The parameters that the cost of a class by itself depends on (schema.Parameter), without the widths of elements"
-    general = any(p.origin.startswith(("constructor", "last dimension")) for p in analysis.parameters)
     uses = {"use": next((p.default for p in analysis.parameters if p.name == "use"), 0)}
     names = frozenset().union(*(v.names(uses) for v in analysis.variants)) - AMBIENT
-    return [p for p in analysis.parameters if p.name in names - ({"use"} if general else set())]
+    return [p for p in analysis.parameters if p.name in names - (set() if analysis.of_config else {"use"})]
 
 # %% ../../nbs/cost/04_registry.ipynb #7b4e5fd7
 def signature(analysis: Analysis) -> str:

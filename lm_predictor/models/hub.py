@@ -91,7 +91,7 @@ def _from_hub(model: str, known: dict) -> dict:
         raise ModelError(
             f"{model!r} is no preset{hint}; other models of the hub need pip install 'lm-predictor[trace]'"
         ) from None
-    reason = "the hub cannot be reached"
+    reason = ""
     for local in (True, False):  # a config already downloaded needs no network
         if not local and not _hub_reachable():
             break
@@ -103,7 +103,7 @@ def _from_hub(model: str, known: dict) -> dict:
         except (OSError, ValueError) as e:
             reason = str(e).splitlines()[0][:160]
     raise ModelError(
-        f"{model!r} is no preset, and {'no config of it came from the hub: ' + reason if 'reached' not in reason else reason}{hint}"
+        f"{model!r} is no preset, and no config of it came from the hub: {reason}{hint}"
     )
 
 # %% ../../nbs/models/02_hub.ipynb #5ab0db24

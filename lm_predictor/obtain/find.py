@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..formula.language import FormulaError
 from ..models.matching import fits, outdated, stored_records
-from ..models.validation import ModelError
+from ..models.validation import ModelError, NeedsTrace
 from .record import traced
 from .store import as_json, store
 from ..records.database import Database, read_json
@@ -44,7 +44,7 @@ def find_record(config: dict, db: Database, progress=None, trace: bool = True) -
             return replace(record, notes=(*record.notes, f"stale: {old}; {remedy}"))
         reason, stale = reason or old, path if old else stale
     if not trace:
-        raise ModelError(
+        raise NeedsTrace(
             f"{model_type}: no stored record fits this config{f' ({reason})' if reason else ''}; `lm-predictor trace MODEL` makes one"
         )
     record = trace_config(config, db, progress, why=reason)[0]

@@ -13,7 +13,7 @@ from ..models.hub import quiet
 from ..models.loading import full_config
 from ..models.matching import config_value, fits, note_given, symbol_values
 from ..models.remote_code import missing_package
-from ..models.validation import ModelError
+from ..models.validation import ModelError, NeedsTrace
 from ..records.database import Database, read_json
 from ..records.model import ModelRecord, record_from_json, record_to_json
 from ..records.status import Check, verdict
@@ -78,7 +78,7 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         from lm_predictor.obtain.ladder import traced_record
         import transformers
     except ImportError as e:
-        raise ModelError(
+        raise NeedsTrace(
             f"{config['model_type']}: no stored record fits this config{f' ({why})' if why else ''}, and tracing it needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'"
         ) from None
     model_type, code = config["model_type"], config.get("custom_code")
@@ -87,7 +87,7 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         try:
             trace, record, outcome = traced_record(full, progress=progress)
         except Exception as e:  # a TraceError, or whatever the model's code raises on such a config
-            raise ModelError(untraceable(e, config)) from e
+            raise NeedsTrace(untraceable(e, config)) from e
         if code:
             record.settings["custom_code"] = {"value": code["sha256"], "default": None}
             record.id = f"{model_type}-{hashlib.sha256((record.id + code['sha256']).encode()).hexdigest()[:8]}"
@@ -96,7 +96,7 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         try:
             classes = ClassRecords.of(trace, record.id).all()
         except Exception as e:  # a class that the records cannot express
-            raise ModelError(
+            raise NeedsTrace(
                 f"{model_type}: the records of its classes cannot be made: {type(e).__name__}: {' '.join(str(e).split())[:200]}"
             ) from e
         record.verification = verification(record, Database.of(classes), outcome)

@@ -12,8 +12,9 @@ from ..formula.language import Condition, Formula, parse, parse_condition
 from .cases import CASE_NAMES
 
 # %% auto #0
-__all__ = ['SCHEMA', 'ZERO', 'AMBIENT', 'SchemaError', 'check_schema', 'Cost', 'Operator', 'Kernel', 'Parameter', 'Variant',
-           'Analysis', 'analysis_from_json', 'cost_to_json', 'kernel_to_json', 'analysis_to_json', 'name_record']
+__all__ = ['SCHEMA', 'ZERO', 'ORIGINS', 'AMBIENT', 'SchemaError', 'check_schema', 'Cost', 'Operator', 'Kernel', 'Parameter',
+           'Variant', 'Analysis', 'analysis_from_json', 'cost_to_json', 'kernel_to_json', 'analysis_to_json',
+           'name_record']
 
 # %% ../../nbs/records/01_analysis.ipynb #b1ba5068
 _FORMULA = {"type": ["string", "integer"], "maxLength": 20000}
@@ -176,6 +177,13 @@ class Kernel:
         return (not self.phases or case in self.phases) and all(c.holds(values) for c in self.when)
 
 # %% ../../nbs/records/01_analysis.ipynb #93aad85d
+ORIGINS = {  # who gives a parameter its number: how that begins, and how a trace words it
+    "workload": ("the workload", "the workload"), "config": ("config", "config.{name}"),
+    "constructor": ("constructor", "constructor argument {name}"),
+    "input": ("last dimension", "last dimension of the input"), "caller": ("where it is called", "where it is called"),
+}
+
+
 @dataclass(frozen=True)
 class Parameter:
     "A symbol of a class's formulas"
@@ -183,6 +191,14 @@ class Parameter:
     meaning: str
     origin: str  # where its value comes from
     default: int | None = None
+
+    @property
+    def given_by(self) -> str:
+        """Who gives its number: "workload", "config", "constructor", "input" or "caller".
+
+        Nothing else reads the text of `origin`; empty where an agent wrote it in words of its own.
+        """
+        return next((giver for giver, (start, _) in ORIGINS.items() if self.origin.startswith(start)), "")
 
 
 @dataclass(frozen=True)
@@ -212,6 +228,11 @@ class Analysis:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         return self.variants[0].kernels
+
+    @property
+    def of_config(self) -> bool:
+        "Whether its parameters are the model's own symbols, rather than what a constructor or an input gives"
+        return not any(p.given_by in ("constructor", "input") for p in self.parameters)
 
     def variant(self, model: str = "", values: dict | None = None) -> Variant:
         """The variant traced in a model record, else the one with most assumptions that hold for given numbers, else the default.

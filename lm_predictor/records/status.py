@@ -40,7 +40,7 @@ def verdict(
 ) -> dict:
     "What a record's `verification` holds after these checks; the date stays where nothing else changed"
     failed = [c for c in checks if not c.ok]
-    status = "stale" if any(c.what.startswith(SOURCE) for c in failed) else "unverified" if failed else "verified"
+    status = "stale" if any(c.what == SOURCE for c in failed) else "unverified" if failed else "verified"
     found = {"packages": dict(sorted(packages.items())), "checks": grouped([c.what for c in checks if c.ok])}
     found |= {"failed": [f"{c.what}: {c.detail}"[:300].rstrip(": ") for c in failed]} if failed else {}
     kept = (

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..formula.language import Formula, parse, parse_condition, reference
 from ..models.attributes import MEANING, WORKLOAD
-from ..records.analysis import AMBIENT, Analysis, Kernel, Parameter, Variant, name_record
+from ..records.analysis import AMBIENT, Analysis, Kernel, ORIGINS, Parameter, Variant, name_record
 from ..records.source import SourceError, find_class, locate, module_file, split_class
 from .graphs import Writer, assumptions_of
 from .kernels import (
@@ -27,7 +27,7 @@ from .symbolic import ModelTrace, trace_model
 from .symbols import Symbols
 
 # %% auto #0
-__all__ = ['General', 'conditioned', 'Use', 'joined_uses', 'ClassRecords', 'trace_class']
+__all__ = ['General', 'conditioned', 'Use', 'joined_uses', 'ClassRecords', 'NoModule', 'trace_class']
 
 # %% ../../nbs/tracing/06_classes.ipynb #38779f84
 def _rows(call: Call, storages: dict, write: Writer) -> list[tuple]:
@@ -311,19 +311,8 @@ class ClassRecords:
         parameters = []
         for n in sorted(analysis.names(), key=lambda n: (list(WORKLOAD).index(n) if n in WORKLOAD else 99, n)):
             meaning = MEANING.get(n, n.replace("_", " "))
-            origin = (
-                "the workload"
-                if n in WORKLOAD
-                else (
-                    "last dimension of the input"
-                    if n == "num_features"
-                    else (
-                        "where it is called"
-                        if n == "use"
-                        else f"constructor argument {n}" if n in built else f"config.{n}"
-                    )
-                )
-            )
+            special = {**dict.fromkeys(WORKLOAD, "workload"), "num_features": "input", "use": "caller"}
+            origin = ORIGINS[special.get(n, "constructor" if n in built else "config")][1].format(name=n)
             default = (
                 int(general is None and not configured) if n == "use" else built[n].default if n in built else None
             )
@@ -371,6 +360,10 @@ def _alone(cls) -> Analysis:
     )
 
 # %% ../../nbs/tracing/06_classes.ipynb #a2026923
+class NoModule(TraceError):
+    "A class without a forward() to trace"
+
+
 def trace_class(class_name: str, progress=None) -> Analysis:
     "The analysis of one class from the installed source; raises SourceError or TraceError with the reason"
     module, name = split_class(class_name)
@@ -385,7 +378,7 @@ def trace_class(class_name: str, progress=None) -> Analysis:
         class_name = f"{cls.__module__}.{cls.__qualname__}"
         module = cls.__module__
     if not isinstance(cls, type) or not issubclass(cls, torch.nn.Module):
-        raise TraceError(f"{class_name} is no torch.nn.Module; only modules have a forward() to trace")
+        raise NoModule(f"{class_name} is no torch.nn.Module; only modules have a forward() to trace")
     if module.startswith("transformers.models."):
         return _in_its_model(class_name, module.split(".")[2], progress)
     return _alone(cls)

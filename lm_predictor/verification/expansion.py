@@ -76,7 +76,7 @@ def split(text: str) -> tuple:
 # %% ../../nbs/verification/03_expansion.ipynb #3810a2eb
 def of_config(analysis: Analysis) -> bool:
     "Whether a class's parameters are the model's own symbols, rather than what a constructor is given"
-    return not any(p.origin.startswith(("constructor", "last dimension")) for p in analysis.parameters)
+    return analysis.of_config
 
 
 def by_itself(analysis: Analysis, model: str = "") -> bool:
