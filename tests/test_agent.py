@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from lm_predictor.agent.loop import AgentError, Budget, replay_send, sdk_send
-from lm_predictor.agent.analyze import (
-    agent_directory, agent_record, analyze_class, analyze_classes, replay, signatures_text)
+from lm_predictor.agent.analyze import agent_record, analyze_class, analyze_classes, replay, signatures_text
 from lm_predictor.records.database import Database
 from lm_predictor.agent.journal import Journal, JournalError, alone, read_rows
 from lm_predictor.agent.prompt import PLACEHOLDER, instructions, task_text
@@ -70,7 +69,7 @@ def ask(answers, db, faults=(), stream=True, key=KEY, model=MODEL, name=NORM, wa
 
 
 def trail(db, name=NORM):
-    return read_rows(agent_directory(db) / f"{name}.jsonl")[0]
+    return read_rows(db.agent_directory / f"{name}.jsonl")[0]
 
 
 def said(db, name=NORM):
@@ -86,7 +85,7 @@ def test_good(name, stream, db):
     "Tool calls, files, end: a record that agrees with the trace, stored with its document and journal"
     outcome, api = ask(recorded(name), db, stream=stream, name=name)
     assert outcome.status == "verified", outcome
-    record, folder = agent_record(name, db), agent_directory(db)
+    record, folder = agent_record(name, db), db.agent_directory
     assert record.provenance["method"] == "agent" and record.verification["status"] == "verified" and record.naming
     assert (folder / f"{name}.md").read_text().startswith("# ") and outcome.result.tokens == 1200 * len(api.requests) == 1200 * outcome.result.turns
     first = api.requests[0]
@@ -176,7 +175,7 @@ def test_refers_elsewhere(db):
 def test_failed_before(db):
     "A conversation that failed is not taken for an answer: the next call asks anew, and the old trail is kept"
     assert ask([turn(stop="refusal")], db)[0].status == "failed"
-    assert ask(recorded(NORM), db)[0].status == "verified" and len(list(agent_directory(db).glob(f"{NORM}*.jsonl"))) == 2
+    assert ask(recorded(NORM), db)[0].status == "verified" and len(list(db.agent_directory.glob(f"{NORM}*.jsonl"))) == 2
 
 
 def test_missing_line_and_double_counting(db):
@@ -235,10 +234,10 @@ def test_broken_streams(fault, db):
     waits = []
     outcome, api = ask(recorded(NORM), db, faults=[None, fault, fault], waits=waits)
     assert outcome.status == "verified" and len(waits) == 2 and len(api.requests) == outcome.result.turns + 2
-    whole = (agent_directory(db) / f"{NORM}.jsonl").read_bytes()
+    whole = (db.agent_directory / f"{NORM}.jsonl").read_bytes()
     other = Database(db.overlay.parent / "other")
     ask(recorded(NORM), other)
-    assert (agent_directory(other) / f"{NORM}.jsonl").read_bytes() == whole
+    assert (other.agent_directory / f"{NORM}.jsonl").read_bytes() == whole
 
 
 def test_always_broken(db):
@@ -393,7 +392,7 @@ def test_source_that_gives_orders(db, tmp_path, monkeypatch):
     first = json.dumps([r["system"] for r in api.requests]) + json.dumps([r["messages"][0] for r in api.requests])
     assert "ignore your instructions" not in first and "ignore your instructions" in said(db, name)
     assert "'verification' was unexpected" in said(db, name) and "$.kernels[0].flops: gives 0" in said(db, name) and not Path("owned").exists()
-    assert "ignore your instructions" not in (agent_directory(db) / f"{name}.json").read_text()
+    assert "ignore your instructions" not in (db.agent_directory / f"{name}.json").read_text()
 
 
 def test_cannot_be_traced(db, tmp_path, monkeypatch):
@@ -418,10 +417,10 @@ CHILD = textwrap.dedent("""
     import os, signal, sys
     sys.path[:0] = sys.argv[5:]
     import anthropic
-    from lm_predictor.agent import Budget, sdk_send
-    from lm_predictor.analyst import analyze_class
-    from lm_predictor.database import Database
-    from lm_predictor.journal import Journal
+    from lm_predictor.agent.loop import Budget, sdk_send
+    from lm_predictor.agent.analyze import analyze_class
+    from lm_predictor.records.database import Database
+    from lm_predictor.agent.journal import Journal
     after, torn, url, overlay = int(sys.argv[1]), sys.argv[2] == "torn", sys.argv[3], sys.argv[4]
     write, count = Journal._write, [0]
     if sys.argv[2] == "storing":
@@ -444,7 +443,7 @@ CHILD = textwrap.dedent("""
 def test_killed_at_each_step(db, tmp_path):
     "The process is killed before each line of the journal; resumed, no request is repeated that was answered, and the journal is the same"
     ask(recorded(NORM), db)
-    whole = (agent_directory(db) / f"{NORM}.jsonl").read_bytes()
+    whole = (db.agent_directory / f"{NORM}.jsonl").read_bytes()
     lines = whole.count(b"\n")
     script = tmp_path / "child.py"
     script.write_text(CHILD)
@@ -465,33 +464,46 @@ def test_killed_at_each_step(db, tmp_path):
             assert len(api.requests) - asked == len(recorded(NORM)) - answered
 
 
-def test_ended_between_the_two_records(db, tmp_path, monkeypatch):
-    "A class without a trace has a record in use and the agent's own: ended between them, the next run asks nothing and stores both"
+def test_ended_before_the_record(db, tmp_path, monkeypatch):
+    "Ended between the journal's last line and the record, the next run asks nothing and stores it"
     package_with(tmp_path, monkeypatch, "endpkg", "layers", LAYERS)
     scale = layers("endpkg")[0]
     name, put_record = scale["class_name"], Database.put
 
     def dying(self, analysis, directory=None):
-        if directory:
-            raise KeyboardInterrupt
-        return put_record(self, analysis)
+        raise KeyboardInterrupt
     monkeypatch.setattr(Database, "put", dying)
     with pytest.raises(KeyboardInterrupt):
         ask([turn(NOTES, put(scale)), turn()], db, name=name)
-    assert name in Database(db.overlay) and agent_record(name, db) is None
+    assert name not in Database(db.overlay) and agent_record(name, db) is None
     monkeypatch.setattr(Database, "put", put_record)
     outcome = analyze_class(name, replay_send([]), Database(db.overlay), Budget(), MODEL)
     assert outcome.status == "unverified" and outcome.result.turns == 2 and agent_record(name, db) == Database(db.overlay).get(name)
+
+
+def test_stored_once(db, tmp_path, monkeypatch):
+    "One file, which the database finds; a directory where an earlier version stored a second one is read, and has one after the next analysis"
+    package_with(tmp_path, monkeypatch, "oncepkg", "layers", LAYERS)
+    scale = layers("oncepkg")[0]
+    name = scale["class_name"]
+    ask([turn(NOTES, put(scale)), turn()], db, name=name)
+    file, second = db.agent_directory / f"{name}.json", db.overlay / f"{name}.json"
+    assert sorted(db.overlay.rglob("*.json")) == [file] and db.path(name) == file and name in db.names()
+    second.write_bytes(file.read_bytes())
+    old = Database(db.overlay)
+    assert old.path(name) == second and old.get(name) == old.get(name, by="agent")
+    analyze_class(name, replay_send([turn(NOTES, put(scale)), turn()]), old, Budget(), MODEL, force=True)
+    assert sorted(db.overlay.rglob("*.json")) == [file] and old.get(name) == Database(db.overlay).get(name)
 
 
 def test_another_prompt_starts_anew(db):
     "A changed head is another conversation; the old file is kept"
     ask(recorded(NORM), db)
     ask([turn(stop="refusal")], db)  # finished: forced again
-    assert len(list(agent_directory(db).glob(f"{NORM}*.jsonl"))) == 2
+    assert len(list(db.agent_directory.glob(f"{NORM}*.jsonl"))) == 2
     with Api({NORM: recorded(NORM)}, model="another") as api:
         analyze_class(NORM, sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url)), db, Budget(), "another", force=True)
-    assert len(list(agent_directory(db).glob(f"{NORM}*.jsonl"))) == 3
+    assert len(list(db.agent_directory.glob(f"{NORM}*.jsonl"))) == 3
 
 
 # budget, many at once
@@ -643,7 +655,7 @@ def test_callers_that_stay_wrong(db, tmp_path, monkeypatch):
 def test_one_class_fails_the_others_go_on(db):
     "A class that is not there or in another's hands is an outcome; an error that hinders all is said once and stops the asking"
     mistral = MANY[1]
-    with Api({n: norm_answers(n) for n in MANY[:4]}) as api, alone(agent_directory(db) / f"{mistral}.jsonl"):
+    with Api({n: norm_answers(n) for n in MANY[:4]}) as api, alone(db.agent_directory / f"{mistral}.jsonl"):
         send = sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url))
         outcomes = analyze_classes([NORM + "X", *MANY[:3]], send, db, Budget(), llm=MODEL, force=True)
         assert [o.status for o in outcomes] == ["failed", "verified", "failed", "verified"]
@@ -660,7 +672,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from lm_predictor.journal import alone
+from lm_predictor.agent.journal import alone
 with alone(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -669,7 +681,7 @@ with alone(Path(sys.argv[1])):
 
 def test_two_processes(db):
     "The second one on a class says so in one line and touches nothing; when the first is killed, the class is free"
-    path = agent_directory(db) / f"{NORM}.jsonl"
+    path = db.agent_directory / f"{NORM}.jsonl"
     child = subprocess.Popen([sys.executable, "-c", HOLDER, str(path), str(ROOT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout.readline() == "held\n"
@@ -679,7 +691,7 @@ def test_two_processes(db):
     finally:
         child.kill()
         child.communicate()
-    assert ask(recorded(NORM), db)[0].status == "verified" and sorted(p.suffix for p in agent_directory(db).iterdir()) == [".json", ".jsonl", ".md"]
+    assert ask(recorded(NORM), db)[0].status == "verified" and sorted(p.suffix for p in db.agent_directory.iterdir()) == [".json", ".jsonl", ".md"]
 
 
 # replay
@@ -693,7 +705,7 @@ def test_replay(name, tmp_path):
         outcome, head = replay(JOURNALS[name], db)
         assert "no model was called" in head["assistant_turns"] and head["model"] == "none"
         assert outcome.status == "verified"
-        found.append(((agent_directory(db) / f"{name}.jsonl").read_bytes(), (agent_directory(db) / f"{name}.json").read_bytes()))
+        found.append(((db.agent_directory / f"{name}.jsonl").read_bytes(), (db.agent_directory / f"{name}.json").read_bytes()))
     assert found[0] == found[1] and found[0][0] == JOURNALS[name].read_bytes()
 
 
@@ -716,7 +728,7 @@ def test_prompt_is_complete():
 def test_naming_is_decided_once(db):
     "A name that a record has is kept by whoever writes it next; one that has none gets it on its first write"
     ask(recorded(NORM), db)
-    own = Database(agent_directory(db), agent_directory(db))
+    own = Database(db.agent_directory, db.agent_directory)
     record = own.get(NORM)
     assert record.naming == {"file_name": "transformers_llama_rms_norm.py", "class_name": "TransformersLlamaRMSNorm"}
     chosen = {"file_name": "my_norm.py", "class_name": "MyNorm"}

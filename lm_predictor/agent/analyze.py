@@ -21,7 +21,7 @@ from pathlib import Path
 from .loop import CHECK_TOOL, AgentError, Budget, Result, Spent, replay_send, run, sdk_send
 from .sandbox import TOOLS, Box, BoxError
 from .check import Checker, covered
-from ..records.database import Database, DatabaseError
+from ..records.database import Database, DatabaseError, read_analysis
 from .journal import Journal, JournalError, alone, read_rows
 from .prompt import agent_schema, instructions, prompt_version, task_text
 from ..cost.registry import signature
@@ -30,20 +30,14 @@ from ..records.source import SourceError, locate, package_root
 from ..records.status import Check, same_source, verdict
 
 # %% auto #0
-__all__ = ['OTHERS', 'AUTHOR', 'API', 'LLM', 'agent_directory', 'agent_record', 'already', 'traced_analysis', 'signatures_text',
-           'json_text', 'roots_of', 'versions', 'head_of', 'Outcome', 'analyze_class', 'checks_of', 'store_checks',
+__all__ = ['OTHERS', 'AUTHOR', 'API', 'LLM', 'agent_record', 'already', 'traced_analysis', 'signatures_text', 'json_text',
+           'roots_of', 'versions', 'head_of', 'Outcome', 'analyze_class', 'checks_of', 'store_checks',
            'analyze_classes', 'model_class', 'client_of', 'replay']
 
 # %% ../../nbs/agent/05_analyze.ipynb #829efc54
-def agent_directory(db: Database) -> Path:
-    "Where the agent's own records are, with their documents (.md) and journals (.jsonl)"
-    return db.overlay / "agent"
-
-
 def agent_record(class_name: str, db: Database) -> Analysis | None:
     "What the agent found about a class; None when it has not been asked"
-    own = Database(agent_directory(db), agent_directory(db))
-    return own.get(class_name) if class_name in own else None
+    return db.get(class_name, by="agent") if db.path(class_name, by="agent") else None
 
 # %% ../../nbs/agent/05_analyze.ipynb #e395cf1c
 def already(class_name: str, db: Database) -> str:
@@ -207,7 +201,7 @@ def _stored(class_name, source, check, box, journal, result, llm, author, db, re
     analysis, old = analysis_from_json(check.complete(json.loads(box.text("work/analysis.json", "check")))), (
         db.get(class_name) if class_name in db else None
     )
-    own, directory = agent_record(class_name, db), agent_directory(db)
+    own, directory = agent_record(class_name, db), db.agent_directory
     checks = _checks(analysis, check, [], db, reason)
     analysis = replace(
         analysis,
@@ -236,11 +230,12 @@ def _stored(class_name, source, check, box, journal, result, llm, author, db, re
 
 # %% ../../nbs/agent/05_analyze.ipynb #cf36ab64
 def _put(analysis: Analysis, db: Database) -> None:
-    "Store a record of the agent: in the database where there is no other one, then, which says that it is done, beside its journal"
-    name = analysis.class_name
-    if name not in db or db.get(name).provenance.get("method") == "agent":
-        db.put(analysis)
-    db.put(analysis, agent_directory(db))
+    "Store a record of the agent, once: beside its journal, where the database finds it"
+    db.put(analysis, db.agent_directory)
+    second = db.overlay / f"{analysis.class_name}.json"  # earlier versions stored one here as well
+    if second.is_file() and read_analysis(second).provenance.get("method") == "agent":
+        second.unlink()
+        db.reread([analysis.class_name])
 
 
 def _write_text(path: Path, text: str) -> None:
@@ -281,7 +276,7 @@ def analyze_class(
         budget.check()
     except Spent as e:
         return Outcome(class_name, "failed", str(e))
-    path = Path(journal or agent_directory(db) / f"{class_name}.jsonl")
+    path = Path(journal or db.agent_directory / f"{class_name}.jsonl")
     with alone(path), tempfile.TemporaryDirectory() as work:
         trace, reason = traced_analysis(class_name, db)
         callers = callers or tuple(p.name for p in trace.parameters if p.name != "use") if trace else callers
@@ -313,7 +308,7 @@ def checks_of(class_name: str, db: Database) -> list[Check]:
     except SourceError as e:
         return [Check("source unchanged", False, str(e))]
     record, trace, path = (
-        agent_record(class_name, db), traced_analysis(class_name, db), agent_directory(db) / f"{class_name}.md"
+        agent_record(class_name, db), traced_analysis(class_name, db), db.agent_directory / f"{class_name}.md"
     )
     data = {k: v for k, v in analysis_to_json(record).items() if k in agent_schema()["properties"]}
     data |= (

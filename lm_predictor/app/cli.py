@@ -942,7 +942,7 @@ class _Watch:
 
 # %% ../../nbs/app/06_cli.ipynb #176b1db6
 def _agent(args) -> int:
-    from lm_predictor.agent.analyze import LLM, agent_directory, already, analyze_classes, client_of
+    from lm_predictor.agent.analyze import LLM, already, analyze_classes, client_of
     from lm_predictor.agent.loop import sdk_send
     from lm_predictor.obtain.build import interrupts
     from lm_predictor.records.database import Database
@@ -974,7 +974,7 @@ def _agent(args) -> int:
     for o in outcomes:
         if o.status != "kept":
             print(_said(o, db, bool(budget.prices)))
-    print(f"records, documents and journals are in {agent_directory(db)}")
+    print(f"records, documents and journals are in {db.agent_directory}")
     return 2 if any(o.status == "failed" for o in outcomes) else 0
 
 # %% ../../nbs/app/06_cli.ipynb #c701b554
@@ -1165,7 +1165,10 @@ def _list(db) -> int:
     rows = {"models": [], "": []}
     for folder, found in rows.items():
         for directory in dict.fromkeys((db.overlay, db.shipped)):
-            for path in sorted((directory / folder).glob("*.json")) if directory.is_dir() else ():
+            paths = sorted((directory / folder).glob("*.json")) if directory.is_dir() else []
+            if directory == db.overlay and not folder:  # of a class that only the agent has analyzed
+                paths += [p for p in db.agent_directory.glob("*.json") if p == db.path(p.stem)]
+            for path in paths:
                 if folder or "." in path.stem:
                     place = "shipped" if directory == db.shipped else "yours"
                     try:

@@ -284,7 +284,7 @@ def forget(items: list[Item], directory: Path) -> None:
     ids = set(gone.values())
     with locked(directory):
         for name in db.names() if ids else ():
-            path = directory / f"{name}.json"
+            path = db.path(name)
             analysis = read_analysis(path)
             if not ids & {m for v in analysis.variants for m in v.models}:
                 continue

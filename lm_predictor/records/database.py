@@ -197,7 +197,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 class Database:
-    "Analyses by fully qualified class name: the user's overlay over what ships"
+    "Analyses by fully qualified class name: the user's overlay over what ships, and under both what the agent found"
 
     def __init__(self, overlay: Path | None = None, shipped: Path | None = None):
         self.overlay = Path(overlay) if overlay else overlay_directory()
@@ -211,24 +211,32 @@ class Database:
         db._loaded.update(analyses)
         return db
 
-    def paths(self, class_name: str) -> list[Path]:
-        "The files of a class, the user's own first"
+    @property
+    def agent_directory(self) -> Path:
+        "Where the agent's records are, with their documents (.md) and journals (.jsonl)"
+        return self.overlay / "agent"
+
+    def paths(self, class_name: str, by: str = "") -> list[Path]:
+        "The files of a class, the user's own first; the agent's where it has no other, or with by='agent' alone"
         if not _NAME.fullmatch(class_name):
             raise DatabaseError(
                 f"{class_name!r} is not a fully qualified class name such as torch.nn.modules.linear.Linear"
             )
-        return [p for p in dict.fromkeys(d / f"{class_name}.json" for d in (self.overlay, self.shipped)) if p.exists()]
+        places = dict.fromkeys(d / f"{class_name}.json" for d in (self.overlay, self.shipped))
+        found = [p for p in places if p.exists()] if by != "agent" else []
+        agent = self.agent_directory / f"{class_name}.json"
+        return found or ([agent] if agent.exists() else [])
 
-    def path(self, class_name: str) -> Path | None:
+    def path(self, class_name: str, by: str = "") -> Path | None:
         "The file of a class, the user's own first; None when there is none"
-        return next(iter(self.paths(class_name)), None)
+        return next(iter(self.paths(class_name, by)), None)
 
     def names(self) -> list[str]:
         "Every class that has a record, sorted"
         return sorted(
             {
                 p.stem
-                for d in (self.overlay, self.shipped)
+                for d in (self.overlay, self.shipped, self.agent_directory)
                 if d.is_dir()
                 for p in d.glob("*.json")
                 if _NAME.fullmatch(p.stem)
@@ -251,8 +259,13 @@ class Database:
             f"no analysis of {name!r}{'; near: ' + ', '.join(near) if near else ''}; make one with `lm-predictor trace {name}`"
         )
 
-    def get(self, class_name: str) -> Analysis:
-        "The analysis of a class; raises DatabaseError when there is none or a file of it is broken"
+    def get(self, class_name: str, by: str = "") -> Analysis:
+        "The analysis of a class (by='agent': the agent's); raises DatabaseError when there is none or a file is broken"
+        if by == "agent":
+            path = self.path(class_name, by)
+            if path is None:
+                raise DatabaseError(f"the agent has not analyzed {class_name}")
+            return read_analysis(path)
         known = self._loaded.get(class_name)  # once: another thread may have it reread
         if known is None:
             found = [read_analysis(p) for p in self.paths(class_name)]

@@ -141,7 +141,8 @@ def fingerprint(db: Database) -> str:
     for path in sorted((package_root("lm_predictor") / "lm_predictor").rglob("*.py")):
         digest.update(path.read_bytes())
     for directory in dict.fromkeys((db.overlay, db.shipped)):
-        for path in sorted((*directory.glob("*.json"), *directory.glob("models/*.json"))):
+        folders = directory, directory / "models", directory / "agent"
+        for path in sorted(p for folder in folders for p in folder.glob("*.json")):
             try:
                 text = json.dumps(
                     {k: v for k, v in json.loads(path.read_bytes()).items() if k not in ("verification", "naming")}
