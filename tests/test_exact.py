@@ -26,7 +26,7 @@ from lm_predictor.tracing.graphs import model_record  # noqa: E402
 from lm_predictor.tracing.sampled import sample_model  # noqa: E402
 from lm_predictor.verification.numbers import sheet_of_graph  # noqa: E402
 from lm_predictor.tracing.runtime.building import build
-from lm_predictor.tracing.runtime.forward import call, filled_cache
+from lm_predictor.tracing.runtime.forward import Runnable, call
 from lm_predictor.tracing.symbolic import cases_of  # noqa: E402
 from lm_predictor.verification.compare import difference
 from lm_predictor.verification.counter import against_counter
@@ -58,7 +58,7 @@ def test_matmul_flops_equal_torch(name):
         # batched_mm: torch's counter has no rule for grouped_mm
         model = build(AutoConfig.for_model(**RECORDED[name]), experts_implementation="batched_mm")
         for w in WORKLOADS:
-            cache = filled_cache(model, w.batch_size, w.cache_len)
+            cache = Runnable(model).filled_cache(w.batch_size, w.cache_len)
             with FlopCounterMode(display=False) as counter:
                 call(model, w.batch_size, w.seq_len, cache, w.logits == "all")
             assert cost.at(w, "eager").totals.matmul_flops == counter.get_total_flops(), w

@@ -18,17 +18,16 @@ from ..formula.symbolic import from_sympy
 from ..models.attributes import integers
 from .loops import fold, fold_loops
 from .runtime.building import build, constructor_arguments, defaults
-from .runtime.forward import cache_name, filled_cache, ready, run
-from .runtime.layers import keep_kinds, layer_kinds
+from .runtime.forward import Runnable, cache_name
+from .runtime.layers import layer_kinds
 from .runtime.recorder import Call, Op, Storage, TraceError
 from .runtime.shapes import KnownShapes
-from .runtime.values import looks
 from .symbolic import Form, ModelTrace, cases_of, compression, copied, given_by, with_all_logits
 from ..records.cases import Case
 from .symbols import Symbols
 
 # %% auto #0
-__all__ = ['terms', 'points', 'multiple_points', 'Fit', 'together', 'blocks', 'multiple', 'own_state', 'sample_model']
+__all__ = ['terms', 'points', 'multiple_points', 'Fit', 'together', 'blocks', 'multiple', 'sample_model']
 
 # %% ../../nbs/tracing/03_sampled.ipynb #c3c00e9b
 _NAMES = ("batch_size", "seq_len", "cache_len")
@@ -265,8 +264,8 @@ def multiple(config) -> int:
     return n if said and (n := math.lcm(*said)) <= 1024 else 0
 
 # %% ../../nbs/tracing/03_sampled.ipynb #d2673347
-def _forms(trace: ModelTrace, case: Case) -> list[Form]:
-    "The forms of formulas to try: what another case had, then the simplest first"
+def _forms(trace: ModelTrace, case: Case, share: int = 0) -> list[Form]:
+    "The forms of formulas to try: what another case had, then the simplest first; share: see `Runnable`"
     whole = [
         Form(multiple=m, fewest=n, batch=b)
         for m in [multiple(trace.config)]
@@ -274,8 +273,8 @@ def _forms(trace: ModelTrace, case: Case) -> list[Form]:
         for n in (1, 2)
         for b in ((2,) if case.single else (2, 3))
     ]
-    if looks(trace.model):
-        rows = [Form(share=1 if set(case.fixed) >= {"seq_len", "batch_size"} else looks(trace.model))]
+    if share:
+        rows = [Form(share=1 if set(case.fixed) >= {"seq_len", "batch_size"} else share)]
     elif "seq_len" in case.fixed:
         rows = [Form()] if case.single else [Form(), Form(batch_power=2)]
     elif case.region == "_short":
@@ -284,14 +283,6 @@ def _forms(trace: ModelTrace, case: Case) -> list[Form]:
         rows = [Form(), *(Form(block=b, whole=w) for b in blocks(trace.config) for w in (sympy.ceiling, sympy.floor))]
     before = [replace(f, batch=2) if case.single else f for f in trace.forms.values() if f.block or f.multiple]
     return sorted(rows + whole, key=lambda row: row not in before[-1:])
-
-# %% ../../nbs/tracing/03_sampled.ipynb #8524224b
-def own_state(model) -> list:
-    "What modules hold outside of parameters and buffers, to be put back before each run: some keep their caches there"
-    return [
-        (m, {k: v for k, v in vars(m).items() if not k.startswith("_") and (v is None or isinstance(v, torch.Tensor))})
-        for m in model.modules()
-    ]
 
 # %% ../../nbs/tracing/03_sampled.ipynb #517980d0
 def _by_token(case: Case, rows: list, executed) -> bool:
@@ -326,7 +317,7 @@ _AHEAD = 7  # runs of a case that are made with the logits of all tokens too: as
 class _Sampling:
     "The runs of one model: how to make them, and what they showed so far"
     trace: ModelTrace
-    state: list  # what the modules held when they were built
+    runnable: Runnable  # the trace's model
     wanted: set = field(default_factory=set)  # names of the cases to come
     done: dict = field(default_factory=dict)  # case name -> sizes -> its run, folded
     fits: dict = field(default_factory=dict)  # case name -> Fit
@@ -339,13 +330,12 @@ class _Sampling:
             replace(case, all_logits=True).name
         )
         if key not in done:
-            for module, held in self.state:
-                vars(module).update(held)
-            cache = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
+            self.runnable.restore()
+            cache = self.runnable.filled_cache(sizes["batch_size"], sizes["cache_len"])
             with given_by(model.base_model) as given:
-                recorder = run(model, **sizes, all_logits=case.all_logits, cache=cache, filled=True)
+                recorder = self.runnable.run(**sizes, all_logits=case.all_logits, cache=cache, filled=True)
             whole = (
-                with_all_logits(model, recorder, copied(recorder.root), given, **sizes)
+                with_all_logits(self.runnable, recorder, copied(recorder.root), given, **sizes)
                 if ahead and later in self.wanted - {case.name}
                 else None
             )
@@ -412,7 +402,7 @@ def _sampled(runs: _Sampling, case: Case) -> SimpleNamespace:
     last = None
     if found := _expected(runs, case):
         return found
-    for form in _forms(runs.trace, case):
+    for form in _forms(runs.trace, case, runs.runnable.share):
         basis = terms(case, form.block, form.whole, form.batch_power)
         try:
             return runs.case(case, form, len(basis) + 5, basis)
@@ -431,16 +421,16 @@ def sample_model(config, cases=None, progress=None, every_layer: bool = False) -
     with KnownShapes(), torch.device("meta"), defaults(), constructor_arguments() as seen:
         torch.set_default_dtype(torch.bfloat16)
         model = build(cut)
-        kinds = [] if every_layer else layer_kinds(model, model.config)
+        runnable = Runnable(model, [] if every_layer else layer_kinds(model, model.config))
         trace = ModelTrace(
-            config, Symbols(config, frozenset(integers(config))), model, {}, seen, kinds,
-            keep_kinds(model, model.config, kinds), method="sampled"
+            config, Symbols(config, frozenset(integers(config))), model, {}, seen, runnable.kinds, runnable.names,
+            method="sampled"
         )
         runs = _Sampling(
-            trace, own_state(model),
+            trace, runnable,
             {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
         )
-        ready(model)
+        runnable.warm_up()
         for case in cases:
             trace.recorders[case.name] = _sampled(runs, case)
             runs.done.pop(case.name)

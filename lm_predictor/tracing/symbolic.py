@@ -16,12 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..models.attributes import integers
 from .loops import fold
 from .runtime.building import build, constructor_arguments, defaults, symbolic_roots
-from .runtime.forward import call, empty_cache, filled_cache, module_state, renamed_cache, run
-from .runtime.layers import keep_kinds, layer_kinds
+from .runtime.forward import Runnable, call, empty_cache, module_state, renamed_cache
+from .runtime.layers import layer_kinds
 from .runtime.patches import patched
 from .runtime.recorder import Call, Recorder, TraceError, recording, size
 from .runtime.shapes import KnownShapes
-from .runtime.values import looked_at
 from ..records.cases import BEYOND, CASES
 from .symbols import SymbolicShapes, Symbols
 
@@ -113,13 +112,13 @@ def copied(node: Call) -> Call:
     return replace(node, events=[copied(e) if isinstance(e, Call) else replace(e) for e in node.events])
 
 
-def with_all_logits(model, before: Recorder, root: Call, given: list, batch_size, seq_len, cache_len) -> Recorder | None:
+def with_all_logits(runnable: Runnable, before: Recorder, root: Call, given: list, batch_size, seq_len, cache_len) -> Recorder | None:
     """The recorded run that gives the logits of all tokens, from the one that gives those of the last at the same sizes.
 
     before: the Recorder of that run; root: its calls, not folded; given: what model.base_model gave there. None for a model that does more than to call its
     base_model first and its head then: it has to run as a whole.
     """
-    body = root.events[0] if root.events else None
+    model, body = runnable.model, root.events[0] if root.events else None
     recorder = Recorder(model)
     recorder.storages, recorder.uncounted, recorder.cache = (
         {key: replace(s) for key, s in before.storages.items()}, dict(before.uncounted), before.cache
@@ -130,7 +129,7 @@ def with_all_logits(model, before: Recorder, root: Call, given: list, batch_size
         return recorder
     if not isinstance(body, Call) or body.module is not model.base_model or len(given) != 1:
         return None
-    with patched((model.base_model, "forward", lambda *args, **kwargs: given[0])), looked_at(model):
+    with patched((model.base_model, "forward", lambda *args, **kwargs: given[0])), runnable.values():
         with recording(model, recorder):
             out = call(model, batch_size, seq_len, empty_cache(model), True, cache_len)
     recorder.root.events[0] = copied(body)
@@ -184,8 +183,8 @@ def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
     with mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), SymbolicShapes(watch), constructor_arguments() as seen:
         torch.set_default_dtype(torch.bfloat16)
         model = build(cut)
-        kinds = layer_kinds(model, model.config)
-        trace = ModelTrace(config, symbols, model, {}, seen, kinds, keep_kinds(model, model.config, kinds))
+        runnable = Runnable(model, layer_kinds(model, model.config))
+        trace = ModelTrace(config, symbols, model, {}, seen, runnable.kinds, runnable.names)
 
         def cached(case, sizes):
             "What a case finds cached: what a prefill leaves, renamed, or what a forward that is not recorded leaves"
@@ -198,18 +197,18 @@ def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
             if key not in caches and prompt:
                 caches[key] = renamed_cache(prompt[0], {prompt[1]: size(sizes["cache_len"])}, symbols)
             if caches.get(key) is None:
-                caches[key] = filled_cache(model, sizes["batch_size"], sizes["cache_len"])
+                caches[key] = runnable.filled_cache(sizes["batch_size"], sizes["cache_len"])
             return caches[key]
 
         def recorded(case, sizes):
             "The recorded run of a case"
             nonlocal before
             usual = case.without("all_logits").name
-            recorder = with_all_logits(model, *before[usual], **sizes) if usual in before else None
+            recorder = with_all_logits(runnable, *before[usual], **sizes) if usual in before else None
             if recorder is None:
                 cache = cached(case, sizes)
                 with given_by(model.base_model) as given:
-                    recorder = run(model, **sizes, all_logits=case.all_logits, cache=cache)
+                    recorder = runnable.run(**sizes, all_logits=case.all_logits, cache=cache)
                 before = {} if case.all_logits else {usual: (recorder, copied(recorder.root), given)}
             watch()
             return recorder

@@ -16,9 +16,8 @@ from ..records.graph import Graph
 from ..records.model import ModelRecord, moved
 from ..records.status import Check
 from ..tracing.runtime.building import build
-from ..tracing.runtime.forward import call, filled_cache, module_state, ready
+from ..tracing.runtime.forward import Runnable, call, module_state
 from ..tracing.runtime.shapes import KnownShapes
-from ..tracing.runtime.values import looked_at
 from ..records.cases import Case
 from .numbers import WORKLOADS, case_of
 
@@ -81,20 +80,20 @@ def torch_matmul_flops(
         # the choice is noted in the config
         model = build(copy.deepcopy(config), experts_implementation="batched_mm").requires_grad_(False)
         try:
-            return _counts(ready(model), workloads)
+            return _counts(Runnable(model).warm_up(), workloads)
         except Exception as e:  # whatever a model's code raises where it looks at data
             raise CounterError(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
 
 
-def _counts(model, workloads: list[tuple]) -> list[int]:
+def _counts(runnable: Runnable, workloads: list[tuple]) -> list[int]:
     found, filled = [], {}
     for batch_size, seq_len, cache_len in workloads:
         # what modules keep themselves is the last run's
-        if (batch_size, cache_len) not in filled or module_state(model):
-            filled[batch_size, cache_len] = filled_cache(model, batch_size, cache_len)
+        if (batch_size, cache_len) not in filled or module_state(runnable.model):
+            filled[batch_size, cache_len] = runnable.filled_cache(batch_size, cache_len)
         cache = copy.deepcopy(filled[batch_size, cache_len])
-        with looked_at(model), FlopCounterMode(display=False) as counter:
-            call(model, batch_size, seq_len, cache, cache_len=cache_len)
+        with runnable.values(), FlopCounterMode(display=False) as counter:
+            call(runnable.model, batch_size, seq_len, cache, cache_len=cache_len)
         found.append(counter.get_total_flops())
     return found
 

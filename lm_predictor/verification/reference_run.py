@@ -19,17 +19,16 @@ import torch
 from ..models.attributes import canonical, integers, set_attribute, text_config
 from ..formula.language import parse
 from ..records.model import ModelRecord
-from ..tracing.runtime.layers import keep_kinds, layer_kinds
+from ..tracing.runtime.layers import layer_kinds
 from ..tracing.runtime.masks import left_pairs, one_thread, weightless
 from ..tracing.kernels import built_flags, flag_settings
 from ..tracing.loops import fold_loops
-from ..tracing.sampled import own_state
 from ..tracing.runtime.shapes import KnownShapes
 from ..records.cases import Case
 from .numbers import BYTES, Sheet, config_sizes, hold, samples, workload_sizes
 from ..tracing.runtime.recorder import Call, Op, recording
 from ..tracing.runtime.building import build, constructor_arguments, defaults
-from ..tracing.runtime.forward import ready, run, shown_modules
+from ..tracing.runtime.forward import Runnable, shown_modules
 from ..tracing.loops import fold
 
 # %% auto #0
@@ -214,22 +213,18 @@ class Twin:
     def __init__(self, record: ModelRecord, config, values: dict):
         self.record, self.values, self.shapes = record, values, KnownShapes()
         with self.shapes, torch.device("meta"), constructor_arguments() as self.arguments, _bfloat16():
-            self.model = build(sized(config, values))
-            self.kinds = layer_kinds(self.model, self.model.config)
-            self.weights, self.whole = weigh(self.model), list(shown_modules(self.model))
-            self.names = keep_kinds(self.model, self.model.config, self.kinds)
-            self.state = own_state(self.model)
-            ready(self.model)
+            model = build(sized(config, values))
+            self.weights, self.whole = weigh(model), list(shown_modules(model))
+            self.runnable = Runnable(model, layer_kinds(model, model.config)).warm_up()
 
     def run(self, case: str, sizes: dict) -> tuple:
         "One forward of a case at sizes of the workload: its recording and its sheet"
-        for module, held in self.state:
-            vars(module).update(held)
+        self.runnable.restore()
         with self.shapes, torch.device("meta"), _bfloat16():
-            recorder = run(
-                self.model, sizes["batch_size"], sizes["seq_len"], sizes["cache_len"], Case.parse(case).all_logits
+            recorder = self.runnable.run(
+                sizes["batch_size"], sizes["seq_len"], sizes["cache_len"], Case.parse(case).all_logits
             )
-        fold(recorder.root, self.names)
+        fold(recorder.root, self.runnable.names)
         if self.record.method == "sampled":
             fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()})
         return recorder, sheet_of_run(recorder, self.values | BYTES | sizes, self.arguments)
@@ -326,7 +321,7 @@ def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline:
     "One run of each case at one set of config numbers, more at the edges of what a case is"
     runs: dict[str, list] = {}
     twin = Twin(record, config, values)
-    rows = module_rows(twin.whole, twin.names, twin.kinds)
+    rows = module_rows(twin.whole, twin.runnable.names, twin.runnable.kinds)
     own = int(bool(getattr(config, "tie_word_embeddings", False)))
     found = [(values | BYTES | {"tie_word_embeddings": own}, *twin.weights, rows)]
     if edges:

@@ -15,13 +15,14 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .patches import patched
+from .layers import keep_kinds
 from .recorder import Recorder, distinct, recording, view_key
-from .values import looked_at, warm_up
+from .values import KnownValues
 from ..symbols import Symbols
 
 # %% auto #0
 __all__ = ['CACHE_NAMES', 'WITHOUT', 'cache_name', 'ordered_sets', 'token_ids', 'call', 'empty_cache', 'cached_tensors',
-           'filled_cache', 'module_state', 'renamed_cache', 'shown_modules', 'ready', 'run']
+           'module_state', 'renamed_cache', 'shown_modules', 'Runnable']
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #8b168a51
 # what forward() calls its cache
@@ -119,16 +120,6 @@ def cached_tensors(cache) -> list:
     )
     return [t for t in tree_leaves(held) if isinstance(t, torch.Tensor) and t.dim() > 1]
 
-# %% ../../../nbs/tracing/runtime/04_forward.ipynb #c5238ebf
-def filled_cache(model, batch_size, cache_len):
-    "The cache of a model after an unrecorded forward of `cache_len` tokens; an empty one, or None, for 0"
-    cache = empty_cache(model)
-    if isinstance(cache_len, int) and cache_len == 0 or not cache_name(model):
-        return cache
-    with looked_at(model), torch.no_grad():
-        out = call(model, batch_size, cache_len, cache)
-    return getattr(out, cache_name(model), None)
-
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #6099a185
 def _copied(cache):
     "A cache whose layers can be changed without changing the original"
@@ -215,31 +206,85 @@ def shown_modules(model):
             seen.add(id(m))
             yield path, m
 
-# %% ../../../nbs/tracing/runtime/04_forward.ipynb #a3f86d18
-def ready(model):
-    "A model built with numbers after a first forward, unrecorded, which shows whether it looks at values"
-    warm_up(model, lambda: call(model, 2, 3, empty_cache(model)))
-    return model
+# %% ../../../nbs/tracing/runtime/04_forward.ipynb #e0206afd
+def _is_zero(size) -> bool:
+    return isinstance(size, int) and size == 0
 
-# %% ../../../nbs/tracing/runtime/04_forward.ipynb #342bc2de
-def run(model, batch_size, seq_len, cache_len=0, all_logits=False, cache=None, filled=False) -> Recorder:
-    """One recorded forward pass of a causal language model with `cache_len` tokens already cached.
 
-    Sizes are ints or SymInts. `cache` is a filled cache to start from (it is left as it was); without one, one is filled,
-    unless `filled` says that the model holds its cached tokens itself.
-    """
-    cached = not (isinstance(cache_len, int) and cache_len == 0)
-    cache = _copied(cache if cache is not None or filled else filled_cache(model, batch_size, cache_len))
-    with looked_at(model), recording(model) as recorder:
-        for t in (*cached_tensors(cache), *(module_state(model) if cached else ())):
-            recorder.storage(t, "cache").kind = "cache"
-        out = call(model, batch_size, seq_len, cache, all_logits, cache_len)
-    left = getattr(out, cache_name(model), None) if cache_name(model) else None
-    held = [*cached_tensors(left if left is not None else cache), *module_state(model)]
-    # DeepSeek-V4 keeps keys that are values, and empty remainders
-    held = {(recorder.storage(t).id, view_key(t)): t for t in held if distinct(t) != 0}.values()
+def _as_cache(recorder: Recorder, tensors: list) -> list:
+    "Notes that a recorded run left these tensors cached; gives (storage id, elements) of each"
+    held = {(recorder.storage(t).id, view_key(t)): t for t in tensors if distinct(t) != 0}.values()
     for t in held:
         recorder.storage(t, "cache").kind = "cache"
-    recorder.cache, recorder.left = [(recorder.storage(t).id, distinct(t)) for t in held], left
-    recorder.logits = recorder.storage(out.logits).id
-    return recorder
+    return [(recorder.storage(t).id, distinct(t)) for t in held]
+
+# %% ../../../nbs/tracing/runtime/04_forward.ipynb #ec64abbe
+def _held(name: str, value) -> bool:
+    return not name.startswith("_") and (value is None or isinstance(value, torch.Tensor))
+
+# %% ../../../nbs/tracing/runtime/04_forward.ipynb #a3f86d18
+class Runnable:
+    "A model that is run again and again: with the values that it looks at, from the state that it was built in"
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        kinds=(),  # the layers of each kind, of which the first one stays; without any, all layers stay
+    ):
+        self.model, self.kinds = model, kinds
+        self.names = keep_kinds(model, model.config, kinds) if kinds else {}
+        self.share = 0  # tokens that give every expert the same number, 1 without experts; 0: it looks at no values
+        self._state = [(m, {n: v for n, v in vars(m).items() if _held(n, v)}) for m in model.modules()]
+
+    def restore(self) -> None:
+        "Put back what modules held outside of parameters and buffers at first: some keep their caches there"
+        for module, held in self._state:
+            vars(module).update(held)
+
+    def warm_up(self) -> Runnable:
+        "Run a first forward, unrecorded, and note whether it looks at values; raises what it raises with values"
+        try:
+            self._first()
+        except Exception:  # code that looks at data raises many kinds
+            with KnownValues() as values:
+                self._first()
+            self.share = values.share
+        return self
+
+    def _first(self) -> None:
+        with torch.no_grad():
+            call(self.model, 2, 3, empty_cache(self.model))
+
+    def values(self):
+        "A context in which the model finds the values that it looks at"
+        return KnownValues() if self.share else contextlib.nullcontext()
+
+    def filled_cache(self, batch_size, cache_len):
+        "The cache after an unrecorded forward of `cache_len` tokens; an empty one, or None, for 0"
+        cache = empty_cache(self.model)
+        if _is_zero(cache_len) or not cache_name(self.model):
+            return cache
+        with self.values(), torch.no_grad():
+            out = call(self.model, batch_size, cache_len, cache)
+        return getattr(out, cache_name(self.model), None)
+
+    def run(
+        self,
+        batch_size,  # int or SymInt, as the other two sizes
+        seq_len,
+        cache_len=0,
+        all_logits: bool = False,
+        cache=None,  # a filled one to start from, left as it was; without it, one is filled
+        filled: bool = False,  # the model holds its cached tokens itself: none is filled
+    ) -> Recorder:
+        "One recorded forward with `cache_len` tokens already cached"
+        cache = _copied(cache if cache is not None or filled else self.filled_cache(batch_size, cache_len))
+        with self.values(), recording(self.model) as recorder:
+            for t in (*cached_tensors(cache), *(() if _is_zero(cache_len) else module_state(self.model))):
+                recorder.storage(t, "cache").kind = "cache"
+            out = call(self.model, batch_size, seq_len, cache, all_logits, cache_len)
+        recorder.left = getattr(out, cache_name(self.model), None) if cache_name(self.model) else None
+        left = cached_tensors(recorder.left if recorder.left is not None else cache)
+        recorder.cache = _as_cache(recorder, [*left, *module_state(self.model)])
+        recorder.logits = recorder.storage(out.logits).id
+        return recorder

@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_map_only
 
 from ...models.attributes import set_attribute, text_config
 from ...formula.language import Formula, parse
-from .layers import keep_kinds, layer_kinds
+from .layers import layer_kinds
 from .recorder import TraceError
 from .building import build, defaults
-from .forward import call, filled_cache
+from .forward import Runnable, call
 
 # %% auto #0
 __all__ = ['PAIRS', 'WORKLOADS', 'pairs_formula', 'weightless', 'LeftPairs', 'left_pairs', 'one_thread', 'kept_pairs']
@@ -67,18 +67,18 @@ class _WithoutMemory(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #b01e4e98
-def weightless(config):
+def weightless(config) -> Runnable:
     "The model of a config on the CPU, one layer of each kind, all its weights zero"
     with torch.device("cpu"), _WithoutMemory():
         model = build(config)
-        keep_kinds(model, model.config, layer_kinds(model, model.config))
+        runnable = Runnable(model, layer_kinds(model, model.config))
     for module in model.modules():
         for name, p in module._parameters.items():
             if p is not None:
                 module._parameters[name] = torch.nn.Parameter(
                     torch.zeros((), dtype=p.dtype, device="cpu").expand(p.shape), requires_grad=False
                 )
-    return model
+    return runnable
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #dbf592e6
 _PRODUCTS = {f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "convolution", "linear")}
@@ -111,12 +111,12 @@ class LeftPairs(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #f620f1c0
-def left_pairs(model, batch_size: int, seq_len: int, cache_len: int) -> list:
-    "The pairs per head (int or Fraction) that each attention of a weightless model keeps in one forward, in order of execution"
+def left_pairs(runnable: Runnable, batch_size: int, seq_len: int, cache_len: int) -> list:
+    "The pairs per head (int or Fraction) that each attention of a weightless model keeps, in order of execution"
     with LeftPairs() as left:
-        cache = filled_cache(model, batch_size, cache_len)
+        cache = runnable.filled_cache(batch_size, cache_len)
         left.counts.clear()
-        call(model, batch_size, seq_len, cache, cache_len=cache_len)
+        call(runnable.model, batch_size, seq_len, cache, cache_len=cache_len)
     return left.counts
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #13ee71ea

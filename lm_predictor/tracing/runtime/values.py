@@ -5,9 +5,7 @@
 # %% ../../../nbs/tracing/runtime/06_values.ipynb #b5d54165
 from __future__ import annotations
 
-import contextlib
 import math
-import weakref
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -16,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 # %% auto #0
-__all__ = ['tensors_in', 'KnownValues', 'warm_up', 'looks', 'looked_at']
+__all__ = ['tensors_in', 'KnownValues']
 
 # %% ../../../nbs/tracing/runtime/06_values.ipynb #21c47ebc
 _MOST = 2**26  # elements of a tensor whose values are kept
@@ -134,30 +132,3 @@ class KnownValues(TorchDispatchMode):
         if chosen.numel() <= _MOST:
             self.known[chosen] = torch.arange(chosen.numel()).remainder(experts).view(chosen.shape)
         return out
-
-# %% ../../../nbs/tracing/runtime/06_values.ipynb #424db405
-_looking = weakref.WeakKeyDictionary()  # models that need values -> tokens that give every expert the same number
-
-
-def warm_up(model, forward) -> None:
-    "Run `forward()` of a model once, and note whether it looks at values; raises what it raises with values"
-    try:
-        with torch.no_grad():
-            forward()
-    except Exception:  # code that looks at data raises many kinds
-        _looking[model] = 1
-        with KnownValues() as values, torch.no_grad():
-            forward()
-        _looking[model] = values.share
-
-# %% ../../../nbs/tracing/runtime/06_values.ipynb #d3a54535
-def looks(model) -> int:
-    "0 for a model that does not look at values; else the tokens that give every expert the same number, 1 without experts"
-    return _looking.get(model, 0)
-
-# %% ../../../nbs/tracing/runtime/06_values.ipynb #1afe2a68
-@contextlib.contextmanager
-def looked_at(model):
-    "Within it, a model that looks at values finds them"
-    with KnownValues() if looks(model) else contextlib.nullcontext():
-        yield
