@@ -8,25 +8,31 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..models.attributes import integers
+from ..records.cases import BEYOND, CASES
+from ..records.graph import Line
+from ..records.source import source_file
 from .loops import fold
 from .runtime.building import build, constructor_arguments, defaults, symbolic_roots
 from .runtime.forward import Runnable, call, empty_cache, module_state, renamed_cache
 from .runtime.layers import layer_kinds
 from .runtime.patches import patched
-from .runtime.recorder import Call, Recorder, TraceError, recording, size
+from .runtime.recorder import Call, Recorder, TraceError, frame_file, recording, size
 from .runtime.shapes import KnownShapes
-from ..records.cases import BEYOND, CASES
 from .symbols import SymbolicShapes, Symbols
 
 # %% auto #0
-__all__ = ['MOST_GUARDS', 'Form', 'ModelTrace', 'compression', 'windows', 'cases_of', 'given_by', 'copied', 'with_all_logits',
-           'trace_model']
+__all__ = ['MOST_GUARDS', 'ALL_SYMBOLIC', 'FORCED', 'MISLED', 'WORKLOAD_ONLY', 'Form', 'ModelTrace', 'compression', 'windows',
+           'cases_of', 'given_by', 'copied', 'with_all_logits', 'Rung', 'symbolic_rung', 'Attempt', 'place_of',
+           'forced_at', 'attempted', 'descend', 'below_on_symbols', 'trace_model']
 
 # %% ../../nbs/tracing/02_symbolic.ipynb #9c536fa7
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def compression(config) -> list[int]:
 
 
 def windows(config) -> list[int]:
-    "The sizes of the windows that the cache of a config keeps, in tokens, or picks from compressed entries; empty when it keeps all"
+    "The windows that the cache of a config keeps, in tokens, or picks from compressed entries; empty when it keeps all"
     from transformers.cache_utils import DynamicCache
     try:
         layers = DynamicCache(config=config).layers
@@ -111,19 +117,31 @@ def copied(node: Call) -> Call:
     "A recorded call that can be folded without changing the original"
     return replace(node, events=[copied(e) if isinstance(e, Call) else replace(e) for e in node.events])
 
+# %% ../../nbs/tracing/02_symbolic.ipynb #7d02f5b9
+def _taken_over(model, before: Recorder) -> Recorder:
+    "A recorder that has seen all storages of another one, and no call"
+    recorder = Recorder(model)
+    recorder.storages = {key: replace(s) for key, s in before.storages.items()}
+    recorder.uncounted, recorder.cache = dict(before.uncounted), before.cache
+    recorder._keep = list(before._keep)
+    return recorder
 
-def with_all_logits(runnable: Runnable, before: Recorder, root: Call, given: list, batch_size, seq_len, cache_len) -> Recorder | None:
-    """The recorded run that gives the logits of all tokens, from the one that gives those of the last at the same sizes.
 
-    before: the Recorder of that run; root: its calls, not folded; given: what model.base_model gave there. None for a model that does more than to call its
-    base_model first and its head then: it has to run as a whole.
+def with_all_logits(
+    runnable: Runnable,
+    before: Recorder,  # of the run that gives the logits of the last token
+    root: Call,  # its calls, not folded
+    given: list,  # what model.base_model gave there
+    batch_size,
+    seq_len,
+    cache_len,
+) -> Recorder | None:
+    """The recorded run that gives the logits of all tokens, from the one of the last token's at the same sizes.
+
+    None for a model that does more than to call its base_model first and its head then: it has to run as a whole.
     """
     model, body = runnable.model, root.events[0] if root.events else None
-    recorder = Recorder(model)
-    recorder.storages, recorder.uncounted, recorder.cache = (
-        {key: replace(s) for key, s in before.storages.items()}, dict(before.uncounted), before.cache
-    )
-    recorder._keep = list(before._keep)
+    recorder = _taken_over(model, before)
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         recorder.root, recorder.logits = copied(root), before.logits
         return recorder
@@ -146,7 +164,7 @@ class _Again(Exception):
 
 
 class _Watch:
-    "Stops a trace on symbols that leads nowhere: raises TraceError, or _Again where it has to begin again with more numbers"
+    "Stops a trace on symbols that leads nowhere: raises TraceError, or _Again where it needs more numbers"
 
     def __init__(self, symbols: Symbols, concrete: frozenset):
         self.symbols, self.concrete, self.seen = symbols, concrete, ()
@@ -158,7 +176,8 @@ class _Watch:
         self.seen = len(env.guards), len(env.replacements)
         if lost := self.symbols.lost_workload():
             raise TraceError(
-                f"its code needs {' and '.join(lost)} as a number (a loop over tokens, or a branch on it), so no formula in it can be read off"
+                f"its code needs {' and '.join(lost)} as a number (a loop over tokens, or a branch on it), "
+                "so no formula in it can be read off"
             )
         if len(env.guards) > MOST_GUARDS:
             raise _Again if self.again() else TraceError(f"its code asks more than {MOST_GUARDS} questions about sizes")
@@ -172,91 +191,232 @@ class _Watch:
 _PROMPT = {"": "", "_over": "", "_past": "_over"}
 
 
+@dataclass
+class _SymbolicRuns:
+    "The runs of one model on symbols, each with what earlier ones left"
+    trace: ModelTrace
+    runnable: Runnable
+    watch: _Watch
+    caches: dict = field(default_factory=dict)  # (single, whether a prefill, region) -> what such a case finds cached
+    left: dict = field(default_factory=dict)  # (single, region) -> what a prefill left cached, and its tokens
+    # name of the last usual case -> its Recorder, its calls, and what the base model gave
+    before: dict = field(default_factory=dict)
+
+    def cached(self, case, sizes):
+        "What a case finds cached: what a prefill leaves, renamed, or what a forward that is not recorded leaves"
+        key, prompt = (case.single, case.phase == "prefill", case.region), None
+        if case.phase != "prefill" and not module_state(self.trace.model):
+            prompt = self.left.get((case.single, _PROMPT[case.region]))
+        if key not in self.caches and prompt:
+            renamed = {prompt[1]: size(sizes["cache_len"])}
+            self.caches[key] = renamed_cache(prompt[0], renamed, self.trace.symbols)
+        if self.caches.get(key) is None:
+            self.caches[key] = self.runnable.filled_cache(sizes["batch_size"], sizes["cache_len"])
+        return self.caches[key]
+
+    def recorded(self, case, sizes) -> Recorder:
+        "The recorded run of a case"
+        usual = case.without("all_logits").name
+        recorder = with_all_logits(self.runnable, *self.before[usual], **sizes) if usual in self.before else None
+        if recorder is None:
+            cache = self.cached(case, sizes)
+            with given_by(self.trace.model.base_model) as given:
+                recorder = self.runnable.run(**sizes, all_logits=case.all_logits, cache=cache)
+            self.before = {} if case.all_logits else {usual: (recorder, copied(recorder.root), given)}
+        self.watch()
+        return recorder
+
+    def all(self, cases, progress) -> None:
+        "Record every case in the trace; stops early when another attribute of the config has to be a number"
+        trace, symbols = self.trace, self.trace.symbols
+        # some models change in their first forward, so one comes before all that is recorded
+        for case in [c for c in cases if c.phase != "prefill"][:1]:
+            self.cached(case, symbols.workload(case))
+        # what a prefill leaves is what the others find
+        for case in sorted(cases, key=lambda c: c.phase != "prefill"):
+            sizes = trace.sizes[case.name] = symbols.workload(case)
+            recorder = self.recorded(case, sizes)
+            if self.watch.again():
+                return
+            if case.phase == "prefill" and not case.all_logits:
+                self.left[case.single, case.region] = recorder.left, size(sizes["seq_len"])
+            trace.recorders[case.name] = recorder
+            fold(recorder.root, trace.names)
+            if progress:
+                progress(case)
+
+# %% ../../nbs/tracing/02_symbolic.ipynb #d51c3e90
 def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
     "All cases with the given attributes left as numbers; stops early when another has to be one"
-    cut = copy.deepcopy(config)
-    symbols, caches, before, left = Symbols(cut, concrete), {}, {}, {}
+    cut, cases = copy.deepcopy(config), cases or cases_of(config)
+    symbols = Symbols(cut, concrete)
     symbols.apply(cut)
     watch = _Watch(symbols, concrete)
     mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
-    with mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), SymbolicShapes(watch), constructor_arguments() as seen:
+    with (mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), SymbolicShapes(watch),
+          constructor_arguments() as seen):
         torch.set_default_dtype(torch.bfloat16)
         model = build(cut)
         runnable = Runnable(model, layer_kinds(model, model.config))
         trace = ModelTrace(config, symbols, model, {}, seen, runnable.kinds, runnable.names)
-
-        def cached(case, sizes):
-            "What a case finds cached: what a prefill leaves, renamed, or what a forward that is not recorded leaves"
-            key = case.single, case.phase == "prefill", case.region
-            prompt = (
-                left.get((case.single, _PROMPT[case.region]))
-                if case.phase != "prefill" and not module_state(model)
-                else None
-            )
-            if key not in caches and prompt:
-                caches[key] = renamed_cache(prompt[0], {prompt[1]: size(sizes["cache_len"])}, symbols)
-            if caches.get(key) is None:
-                caches[key] = runnable.filled_cache(sizes["batch_size"], sizes["cache_len"])
-            return caches[key]
-
-        def recorded(case, sizes):
-            "The recorded run of a case"
-            nonlocal before
-            usual = case.without("all_logits").name
-            recorder = with_all_logits(runnable, *before[usual], **sizes) if usual in before else None
-            if recorder is None:
-                cache = cached(case, sizes)
-                with given_by(model.base_model) as given:
-                    recorder = runnable.run(**sizes, all_logits=case.all_logits, cache=cache)
-                before = {} if case.all_logits else {usual: (recorder, copied(recorder.root), given)}
-            watch()
-            return recorder
-
-        try:
-            # some models change in their first forward, so one comes before all that is recorded
-            for case in [c for c in cases if c.phase != "prefill"][:1]:
-                cached(case, symbols.workload(case))
-            # what a prefill leaves is what the others find
-            for case in sorted(cases, key=lambda c: c.phase != "prefill"):
-                sizes = trace.sizes[case.name] = symbols.workload(case)
-                recorder = recorded(case, sizes)
-                if watch.again():
-                    break
-                if case.phase == "prefill" and not case.all_logits:
-                    left[case.single, case.region] = recorder.left, size(sizes["seq_len"])
-                trace.recorders[case.name] = recorder
-                fold(recorder.root, trace.names)
-                if progress:
-                    progress(case)
-        except _Again:
-            pass  # trace_model sees what was lost
+        with contextlib.suppress(_Again):  # the symbols tell what was lost
+            _SymbolicRuns(trace, runnable, watch).all(cases, progress)
     trace.recorders = {c.name: trace.recorders[c.name] for c in cases if c.name in trace.recorders}
     return trace
 
+# %% ../../nbs/tracing/02_symbolic.ipynb #5f7a91b2
+ALL_SYMBOLIC = "all integers symbolic"
+FORCED = "forced integers as numbers"  # those that the code turned into numbers
+MISLED = "misleading integers as numbers"  # those whose hints answer otherwise than the config's own numbers
+WORKLOAD_ONLY = "only the workload symbolic"
+
+
+@dataclass(frozen=True)
+class Rung:
+    "A way of tracing a model, by what of it stays a symbol"
+    name: str
+    way: Callable  # (config, concrete, cases, progress) -> ModelTrace
+    concrete: frozenset = frozenset()  # attributes of the config that are numbers
+
+    def trace(self, config, cases=None, progress=None) -> ModelTrace:
+        "The trace of a config on this rung; cases: all that the model has, if not given"
+        return self.way(config, self.concrete, cases, progress)
+
+
+def symbolic_rung(name: str, concrete=frozenset()) -> Rung:
+    "The rung on which all attributes of a config but those given are symbols"
+    return Rung(name, _trace_cases, frozenset(concrete))
+
+# %% ../../nbs/tracing/02_symbolic.ipynb #91c5f3aa
+@dataclass(frozen=True)
+class Attempt:
+    "What came of tracing a model on one rung"
+    rung: Rung
+    trace: ModelTrace | None = None  # None where it did not run to its end
+    error: Exception | None = None  # what ended it, or what is wrong with its record
+    forced: frozenset = frozenset()  # attributes of the config that the code turned into numbers
+    misled: frozenset = frozenset()  # those whose hints answered a question other than the config's own numbers do
+    place: tuple = ()  # (file, line) of the source that forced the step down
+    record: object = None  # the ModelRecord of the trace
+    outcome: object = None  # the CounterOutcome of the record
+
+    @property
+    def needed(self) -> frozenset:
+        "Attributes that have to be numbers and were symbols: those forced, or else those that misled"
+        return self.forced or self.misled
+
+    @property
+    def stands(self) -> bool:
+        "Whether nothing speaks against it"
+        return not (self.error or self.needed or self.outcome and self.outcome.result == "differs")
+
+    @property
+    def line(self) -> Line | None:
+        "The statement that forced the step down, where it is known"
+        return Line(*self.place, self._code()) if self.place else None
+
+    def _code(self) -> str:
+        return source_file(frame_file(self.place[0])).statement(self.place[1]).code
+
+    @property
+    def why(self) -> str:
+        "Why it does not stand, in one line; empty where it does"
+        if self.error:
+            return " ".join(str(self.error).split())
+        names = " and ".join(sorted(self.needed))
+        if self.forced:
+            return f"its code turns {names} into numbers"
+        if self.misled:
+            return f"its code is misled by the hints of {names}"
+        return "" if self.stands else f"matmul_flops of {self.outcome.detail}"
+
+# %% ../../nbs/tracing/02_symbolic.ipynb #7b92de04
+def _source_path(file: str) -> str:
+    "Path relative to site-packages of a file of transformers, or of a model's own code; empty for another file"
+    path = Path(file).as_posix()
+    found = [p for p in ("transformers_modules", "transformers") if f"/{p}/" in path]
+    return f"{found[0]}/{path.rpartition(f'/{found[0]}/')[2]}" if found else ""
+
+
+def _first(frames: list) -> tuple:
+    "(file, line) of the first of some frames that lies in the model's source; () where none does"
+    return next(((path, f.lineno) for f in frames if (path := _source_path(f.filename))), ())
+
+
+def place_of(error: Exception) -> tuple:
+    "(file, line) of the model's source where an error arose; () where it arose elsewhere"
+    return _first(traceback.extract_tb(error.__traceback__)[::-1])
+
+
+def forced_at(symbols: Symbols) -> tuple:
+    "(file, line) of the source that made a symbol of the config a number, or else that a hint misled; () where none"
+    locations = [symbols.env.replacements_slocs[s] for s in symbols.forced() if s in symbols.env.replacements_slocs]
+    locations += [guard.sloc for guard, _ in symbols.misleading()]
+    frames = [location.framework_loc for location in locations]
+    return _first([f for f in frames if isinstance(f, traceback.FrameSummary)])
+
+# %% ../../nbs/tracing/02_symbolic.ipynb #e60fb1c8
+def _freed(error: Exception) -> Exception:
+    "An error whose frames, and those of its causes, hold no values any more"
+    cause = error
+    while cause:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
+    return error
+
+
+def attempted(rung: Rung, config, cases=None, progress=None) -> Attempt:
+    "What comes of a rung; progress: called with each case done"
+    try:
+        trace = rung.trace(config, cases, progress)
+    except Exception as e:  # whatever the model's code raises on symbols
+        return Attempt(rung, error=_freed(e), place=place_of(e))
+    forced, misled = trace.symbols.lost() - rung.concrete, trace.symbols.misled() - rung.concrete
+    if forced or misled:
+        return Attempt(rung, forced=forced, misled=misled, place=forced_at(trace.symbols))
+    return Attempt(rung, trace)
+
+# %% ../../nbs/tracing/02_symbolic.ipynb #64d8e2b1
+def descend(top: Rung, attempt: Callable, below: Callable) -> list[Attempt]:
+    """The attempts from a rung down to the first that stands, or to the last rung.
+
+    attempt: tries a Rung and gives its Attempt. below: the Rung to try after these attempts, None when there is none.
+    """
+    attempts = [attempt(top)]
+    while not attempts[-1].stands and (rung := below(attempts)):
+        attempts.append(attempt(rung))
+    return attempts
+
+
+def below_on_symbols(attempts: list[Attempt], everything: frozenset) -> Rung | None:
+    "The rung on symbols to try after some attempts; everything: all integers of the config; None where all are numbers"
+    last, concrete = attempts[-1], attempts[-1].rung.concrete
+    misled = next((a.misled for a in reversed(attempts) if a.needed), frozenset())
+    if last.needed:
+        return symbolic_rung(FORCED if last.forced else MISLED, concrete | last.needed)
+    if concrete >= everything:
+        return None
+    if last.trace is None and not misled <= concrete:
+        return symbolic_rung(MISLED, concrete | misled)
+    return symbolic_rung(WORKLOAD_ONLY, everything)
+
 # %% ../../nbs/tracing/02_symbolic.ipynb #e22efec4
 def trace_model(config, cases=None, progress=None, concrete=frozenset()) -> ModelTrace:
-    """Run the forward of a transformers causal-LM config on symbolic shapes, once per case.
+    """The trace of a transformers causal-LM config on the first rung on symbols that it runs on, once per case.
 
-    config: a transformers PretrainedConfig. cases: all that the model has, if not given. progress: called with each case
-    done. concrete: config attributes to leave as numbers. An integer whose symbol the code forces to a number, or asks something
-    of that is not true of the config's own number, is traced again as that number; when the code cannot run on the symbols of the config at
-    all, only the workload stays symbolic. Raises TraceError when it cannot run even so.
+    config: a transformers PretrainedConfig. cases: all that the model has, if not given. progress: called with each
+    case done. concrete: attributes of the config to leave as numbers from the start. Raises TraceError when it does not
+    run even with all of them as numbers.
     """
-    cases, misled = cases or cases_of(config), frozenset()
-    while True:
-        try:
-            trace = _trace_cases(config, concrete, cases, progress)
-        except Exception as e:
-            everything = frozenset(integers(config))
-            if concrete >= everything:
-                reason = " ".join(str(e).split())[:300]
-                raise TraceError(
-                    f"{config.model_type}: {reason if isinstance(e, TraceError) else f'{type(e).__name__}: {reason}'}"
-                ) from e
-            concrete = everything if misled <= concrete else concrete | misled
-            continue
-        lost = _Watch(trace.symbols, concrete).again()
-        if not lost:
-            return trace
-        concrete, misled = concrete | lost, trace.symbols.misled()
+    everything = frozenset(integers(config))
+    attempts = descend(
+        symbolic_rung(ALL_SYMBOLIC, concrete), lambda rung: attempted(rung, config, cases, progress),
+        lambda before: below_on_symbols(before, everything)
+    )
+    error = attempts[-1].error
+    if error is None:
+        return attempts[-1].trace
+    reason = " ".join(str(error).split())[:300]
+    reason = reason if isinstance(error, TraceError) else f"{type(error).__name__}: {reason}"
+    raise TraceError(f"{config.model_type}: {reason}") from error

@@ -97,15 +97,17 @@ class Symbols:
         "The symbols of workloads in an expression"
         return frozenset(s for s in expr.free_symbols if self._names.get(s) in WORKLOAD)
 
+    def forced(self) -> list:
+        "Base symbols that the code forced to a number, in the order in which it did"
+        return [s for s, v in self.env.replacements.items() if s in self._names and v.is_number]
+
     def lost_workload(self) -> list:
         "Workload symbols that the code forced to a number: what depends on them was not seen"
-        return sorted(
-            {self._names[s] for s, v in self.env.replacements.items() if self._names.get(s) in WORKLOAD and v.is_number}
-        )
+        return sorted({self._names[s] for s in self.forced()} & set(WORKLOAD))
 
     def lost(self) -> frozenset:
         "Config attributes whose symbol the code forced to a number"
-        forced = {self._names[s] for s, v in self.env.replacements.items() if s in self._names and v.is_number}
+        forced = {self._names[s] for s in self.forced()}
         return frozenset(a for a, factors in self.relation.attributes.items() if forced & set(factors))
 
     def parts(self, guard) -> list:
@@ -118,17 +120,21 @@ class Symbols:
             return [p for a in true[:1] for p in self.parts(a)]
         return [guard]
 
-    def misled(self) -> frozenset:
-        "Config attributes of which the code asked something that is true of their hints and not of the config's own numbers"
+    def misleading(self) -> list[tuple]:
+        "(guard, condition of it) that is true of the hints of a config, and not of its own numbers"
         own = {sympy.Symbol(canonical(a), integer=True, positive=True): n for a, n in self.values.items()}
         asked = [
-            self.clean(part)
+            (g, self.clean(part))
             for g in self.env.guards
             if not self.workload_symbols(g.expr)
             for part in self.parts(g.expr)
         ]
         answer = lambda part: part.subs(own).replace(ToFloat, sympy.Float)  # torch leaves a fraction there as it is
-        names = {s.name for part in asked if answer(part) == sympy.false for s in part.free_symbols}
+        return [(g, part) for g, part in asked if answer(part) == sympy.false]
+
+    def misled(self) -> frozenset:
+        "Config attributes of which the code asked what is true of their hints, and not of the config's own numbers"
+        names = {s.name for _, part in self.misleading() for s in part.free_symbols}
         return frozenset(a for a in self.relation.attributes if canonical(a) in names)
 
 # %% ../../nbs/tracing/00_symbols.ipynb #634c3af7
