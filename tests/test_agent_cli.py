@@ -12,6 +12,7 @@ import time
 import pytest
 
 from lm_predictor.app.cli import main
+from lm_predictor.formula.caches import reset
 from lm_predictor.records.database import Database, shipped_directory
 from lm_predictor.agent.journal import alone
 from lm_predictor.models.validation import ModelError
@@ -152,8 +153,7 @@ def test_verify_what_the_agent_made(shell, tmp_path, monkeypatch):
     assert status == 2 and out.startswith(f"{name}: unverified\n  ok   schema\n") and f"  FAIL {why}\n" in out and out.count("FAIL") == 1 and err == ""
     assert out.endswith("1 records: 1 unverified\n") and (shell.db / f"{name}.json").read_bytes() == before
     (folder / "layers.py").write_text(LAYERS.replace("self.weight * x", "self.weight + x"))
-    from lm_predictor.records.source import source_file
-    source_file.cache_clear()
+    reset()
     status, out, _ = shell(f"verify {name}")
     assert status == 2 and out.startswith(f"{name}: stale\n") and "FAIL source unchanged" in out
     assert json.loads((shell.db / f"{name}.json").read_text())["verification"]["status"] == "stale"

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import base64
-import functools
 import math
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
 
+from ..formula.caches import cached, registered
 from ..timing.hardware import hardware_names, load_hardware
 from ..cost.workload import BITS, Workload
 from ..timing.prediction import ModelCost, Run
@@ -62,7 +62,7 @@ def command(view: View) -> str:
 MOST_OPERATORS = 1000  # that are followed under a slider
 
 
-@functools.lru_cache(maxsize=4)
+@cached(maxsize=4)
 def _cost(model: str) -> ModelCost:
     return analyze(model, trace=False)
 
@@ -203,7 +203,7 @@ class Frame:
         return left + part(intensity, self.x) * (right - left), bottom - part(rate, self.y) * (bottom - top)
 
 # %% ../../nbs/app/04_explorer.ipynb #aee0365b
-_frames: dict = {}  # (device, roofs) -> Frame
+_frames: dict = registered({})  # (device, roofs) -> Frame
 
 
 def frame(run: Run) -> Frame:
@@ -555,7 +555,7 @@ def _row(*children, **layout) -> Box:
     return Box(children, layout={"flex_flow": "row wrap", "width": "100%", **layout})
 
 
-@functools.lru_cache(maxsize=64)
+@cached(maxsize=64)
 def _image(at: Frame) -> str:
     return f'<img src="data:image/png;base64,{base64.b64encode(at.png).decode()}" alt="roofline of the device">'
 

@@ -23,6 +23,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, NullLocator
 
+from ..formula.caches import cached
 from ..cost.execution import EXECUTIONS, device_kernels
 from ..timing.hardware import Hardware, compute_dtype, load_hardware
 from ..timing.prediction import KernelRow, ModelCost, Run
@@ -181,7 +182,7 @@ WORDS = {
 }
 
 
-@functools.cache
+@cached()
 def _said(class_name: str) -> str:
     "The kind that a class name says, or nothing"
     name = class_name.rsplit(".", 1)[-1].lower()

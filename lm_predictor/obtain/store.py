@@ -9,6 +9,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from ..formula.caches import registered
 from ..records.analysis import analysis_from_json, analysis_to_json, check_schema
 from ..records.database import DatabaseError, joined, locked, merged, read_analysis, read_json, write_json
 from ..records.model import ModelRecord, record_to_json
@@ -39,7 +40,7 @@ def _dated(new: dict, old: dict) -> dict:
     return old if undated(new) == undated(old) else new
 
 # %% ../../nbs/obtain/02_store.ipynb #85dc9141
-_seen_proofs: dict = {}  # (file, its time and size) -> verification of the model record in it
+_seen_proofs: dict = registered({})  # (file, its time and size) -> verification of the model record in it
 
 
 def _proof(path: Path) -> dict:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
+from ..formula.caches import cached
 from ..formula.language import Formula, parse, total
 from .analysis import Cost, ZERO, _one_line
 
@@ -120,7 +120,7 @@ def graph_to_json(g: Graph) -> dict:
             "nodes": [_node_to_json(n) for n in g.nodes]}
 
 # %% ../../nbs/records/02_graph.ipynb #82ad5731
-_formula = lru_cache(maxsize=100_000)(parse)
+_formula = cached(maxsize=100_000)(parse)
 
 
 def graph_from_json(data: dict) -> Graph:

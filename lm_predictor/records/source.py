@@ -11,9 +11,9 @@ import hashlib
 import importlib.metadata
 import importlib.util
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
+from ..formula.caches import cached
 from ..formula.language import syntax_tree
 
 # %% auto #0
@@ -36,7 +36,7 @@ class Source:
     sha256: str  # of the text of these lines
 
 
-@lru_cache
+@cached(maxsize=128)
 def package_root(package: str) -> Path:
     "Directory that holds the package's directory; raises SourceError when it is not installed"
     try:
@@ -120,7 +120,7 @@ def _header_end(s: ast.stmt) -> int:
     return max(s.lineno, body[0].lineno - 1) if body and isinstance(body, list) else s.end_lineno
 
 
-@lru_cache
+@cached(maxsize=128)
 def source_file(path: str) -> SourceFile:
     "The parsed file at a path, read once"
     return SourceFile(Path(path))

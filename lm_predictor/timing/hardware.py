@@ -12,9 +12,10 @@ import os
 import reprlib
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+
+from ..formula.caches import cached
 
 # %% ../../nbs/timing/00_hardware.ipynb #ebc477d1
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
@@ -157,7 +158,7 @@ def read_hardware(
     except (ValueError, RecursionError) as e: _fail(path, f"not readable as JSON: {e}")
 
 # %% ../../nbs/timing/00_hardware.ipynb #fe68aa51
-@lru_cache(maxsize=None)
+@cached()
 def _shipped():
     "Canonical name -> Hardware, for every file in the package's `hardware` folder"
     found = [f for f in (files("lm_predictor") / "hardware").iterdir() if f.name.endswith(".json")]
@@ -174,7 +175,7 @@ def _plain(name):
     return "".join(c for c in name.lower() if c not in "-_ ")
 
 
-@lru_cache(maxsize=None)
+@cached()
 def _names():
     "Every plain name, title and alias -> canonical name"
     return {_plain(n): d.name for d in _shipped().values() for n in (d.name, d.title, *d.aliases)}

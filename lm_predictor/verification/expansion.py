@@ -5,8 +5,8 @@
 # %% ../../nbs/verification/03_expansion.ipynb #216eec6a
 from __future__ import annotations
 
-from functools import lru_cache
 
+from ..formula.caches import cached, registered
 from ..cost.expand import ExpandError, bind, cost_of, expand
 from ..formula.language import FormulaError, parse, split_references, total
 from ..records.analysis import AMBIENT, Analysis, Cost, SchemaError
@@ -67,7 +67,7 @@ def expansion(record: ModelRecord, db: Database, cases=None) -> list[Check]:
     return checks
 
 # %% ../../nbs/verification/03_expansion.ipynb #38a68bd9
-@lru_cache(maxsize=100_000)
+@cached(maxsize=100_000)
 def split(text: str) -> tuple:
     "A formula without its references, and (reference, how often it is added) for each"
     direct, counts = split_references(parse(text))
@@ -86,7 +86,7 @@ def by_itself(analysis: Analysis, model: str = "") -> bool:
     return not of_config(analysis) and (bool(general) or not kernels)
 
 # %% ../../nbs/verification/03_expansion.ipynb #65e5c480
-_bound: dict = {}  # (reference, model) -> (the class's record, arguments by parameter)
+_bound: dict = registered({})  # (reference, model) -> (the class's record, arguments by parameter)
 
 
 def _arguments(ref, analysis: Analysis, model: str, where: str) -> list:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import sys
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ...formula.caches import cached, registered
 from ...cost.operators import Cost, METADATA, Operand, operator_cost
 from ...records.source import SourceError, package_root, source_file
 from .patches import patched
@@ -106,7 +106,7 @@ def operand(t: torch.Tensor) -> Operand:
     return Operand(dimensions(t, t.shape), distinct(t))
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #8cb4d9fa
-@functools.cache
+@cached()
 def _in_package(filename: str) -> str:
     "Path of a source file relative to site-packages, for files of torch, transformers and a model's own code that it loaded"
     for package in ("transformers", "torch", *(("transformers_modules",) if "/transformers_modules/" in filename else ())):
@@ -116,7 +116,7 @@ def _in_package(filename: str) -> str:
     return ""
 
 
-@functools.cache
+@cached()
 def frame_file(relative: str) -> str:
     "Absolute path of a file given relative to site-packages"
     return str(package_root(relative.split("/")[0]) / relative)
@@ -126,7 +126,7 @@ _DECORATORS = ("utils/generic.py", "utils/output_capturing.py", "nn/modules/modu
                "modeling_layers.py", "utils/_contextlib.py", "modeling_rope_utils.py", "utils/kernel_config.py")
 
 
-@functools.cache
+@cached()
 def _forward_codes(cls) -> tuple:
     "Code objects of a class's forward: the function itself, and the set of its wrappers"
     function, wrappers = next((vars(c)["forward"] for c in cls.__mro__ if "forward" in vars(c)), None), set()
@@ -168,7 +168,7 @@ def find_line(stack: list, cls) -> tuple:
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #6514fcc9
 # class, and code and line of each frame -> the line found, and the stack, so that no id of its code is given again
-_lines: dict[tuple, tuple] = {}
+_lines: dict[tuple, tuple] = registered({})
 
 
 class Recorder(TorchDispatchMode):
