@@ -121,8 +121,9 @@ def test_checking_the_source_is_cheap(whole, tmp_path):
     "Without torch or transformers imported, in some milliseconds"
     code = f"""
 import sys, time
-from lm_predictor.database import Database
-from lm_predictor.model import analyze, outdated, stored_records
+from lm_predictor.models.matching import outdated, stored_records
+from lm_predictor.obtain.analyze import analyze
+from lm_predictor.records.database import Database
 db = Database({str(whole)!r}, {str(tmp_path)!r})
 assert analyze({{"model_type": "gpt2"}}, db).at(batch_size=1, seq_len=16).totals.flops > 0
 assert not {{"torch", "transformers"}} & set(sys.modules)

@@ -65,6 +65,32 @@ def test_analyze_says_first_what_is_not_verified(tmp_path):
     assert "LlamaAttention (stale: source of transformers " in note
 
 
+def test_a_class_that_moved_by_one_line_is_unchanged_for_everyone(tmp_path):
+    "A user's own record whose classes stood one line higher: it is taken as it is, and neither stale nor to be traced or analyzed again"
+    pytest.importorskip("transformers")
+    from lm_predictor.agent.analyze import already
+    from lm_predictor.models.matching import outdated
+    from lm_predictor.obtain.find import find_record
+    from lm_predictor.records.status import untrusted
+    from lm_predictor.verification.verify import source_check
+    path = next((shipped_directory() / "models").glob("gpt2-*.json"))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / path.name).write_bytes(path.read_bytes())
+    record, moved = record_from_json(json.loads(path.read_text())), 0
+    for name in {row[1] for row in record.cases["decode"]["calls"]}:
+        data = json.loads((shipped_directory() / f"{name}.json").read_text())
+        for line in ("line_start", "line_end"):
+            data["source"][line] -= 1
+        (tmp_path / f"{name}.json").write_text(json.dumps(data))
+        moved += 1
+    db = Database(overlay=tmp_path, shipped=shipped_directory())
+    assert moved > 5 and outdated(record, db) == "" and untrusted(record, db) == []
+    found = find_record(presets()["openai-community/gpt2"]["config"], db, trace=False)
+    assert found.id == record.id and not any("stale" in note for note in found.notes)
+    attention = next(name for name in db.names() if name.endswith("GPT2Attention"))
+    assert source_check(db.get(attention)).ok and already(attention, db).startswith("verified on ")
+
+
 def test_every_shipped_record_is_verified():
     from lm_predictor.records.status import untrusted
     for path in RECORDS:

@@ -26,8 +26,8 @@ from .journal import Journal, JournalError, alone, read_rows
 from .prompt import agent_schema, instructions, prompt_version, task_text
 from ..cost.registry import signature
 from ..records.analysis import Analysis, analysis_from_json, analysis_to_json, name_record
-from ..records.source import SourceError, locate, package_root
-from ..records.status import Check, same_source, verdict
+from ..records.source import SourceError, SourceState, locate, package_root, source_state
+from ..records.status import Check, verdict
 
 # %% auto #0
 __all__ = ['OTHERS', 'AUTHOR', 'API', 'LLM', 'agent_record', 'already', 'traced_analysis', 'signatures_text', 'json_text',
@@ -44,7 +44,8 @@ def already(class_name: str, db: Database) -> str:
     "Why a class needs no analysis: one line about its verified record, which is still about the installed source; else empty"
     for record, where in ((db.get(class_name) if class_name in db else None, "in the database"), (agent_record(class_name, db), "by the agent")):
         proof = record.verification if record else {}
-        if proof.get("status") == "verified" and record.source and same_source(class_name, record.source):
+        changed = not record or source_state(class_name, record.source) in (SourceState.CHANGED, SourceState.NO_RECORD)
+        if proof.get("status") == "verified" and not changed:
             return (
                 f"verified on {proof.get('date', 'an unknown day')}, made by {record.provenance.get('method', 'hand')}"
             )
@@ -57,7 +58,7 @@ def traced_analysis(class_name: str, db: Database) -> tuple[Analysis | None, str
     if record and record.provenance.get("method") == "trace":
         return (
             (record, "")
-            if same_source(class_name, record.source or {"file": ""})
+            if source_state(class_name, record.source) is not SourceState.CHANGED
             else (None, "its trace is of another version of the source")
         )
     try:
@@ -176,9 +177,8 @@ def _checks(analysis: Analysis, check: Checker, problems: list, db: Database, re
         for what, rules in _RULES.items()
     }
     *first, numbers = [Check(what, not text, text) for what, text in wrong.items()]
-    missing, unchanged = [n for n in _referred(analysis) if n not in db], not analysis.source or same_source(
-        analysis.class_name, analysis.source
-    )
+    missing = [n for n in _referred(analysis) if n not in db]
+    unchanged = source_state(analysis.class_name, analysis.source) is not SourceState.CHANGED
     return [
         *first[:2], Check("source unchanged", unchanged), *first[2:],
         Check(numbers.what, numbers.ok and check.trace is not None and not reason, numbers.detail or reason),

@@ -5,14 +5,13 @@
 # %% ../../nbs/models/05_matching.ipynb #492d8029
 from __future__ import annotations
 
-import hashlib
 import re
 
 from .attributes import LAYERS, flat, rope_kind, window
 from .validation import ModelError, check_numbers
 from ..records.database import Database, DatabaseError, read_json
 from ..records.model import ModelRecord, record_from_json
-from ..records.source import SourceError, package_root
+from ..records.source import SourceState, source_state
 
 # %% auto #0
 __all__ = ['config_value', 'symbol_values', 'setting', 'fits', 'note_given', 'stored_records', 'called_classes', 'outdated']
@@ -126,7 +125,6 @@ def called_classes(record: ModelRecord) -> list[str]:
 # %% ../../nbs/models/05_matching.ipynb #8a3de86c
 def outdated(record: ModelRecord, db: Database) -> str:
     "Why a record is not about the installed source; empty when it is, or when that source is not installed"
-    texts = {}
     for name in called_classes(record):
         path = db.path(name)
         if path is None:
@@ -136,14 +134,11 @@ def outdated(record: ModelRecord, db: Database) -> str:
             source, models = data["source"], [m for v in (data, *data.get("variants", ())) for m in v.get("models", ())]
             if models and record.id not in models:
                 return f"the record of {name} is not of this model"
-            file = package_root(source["package"]) / source["file"]
-            if file not in texts:
-                texts[file] = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-            lines = texts[file][source["line_start"] - 1:source["line_end"]]
-            if hashlib.sha256("\n".join(lines).encode()).hexdigest() != source["sha256"]:
+            state = source_state(name, source)
+            if state is SourceState.CHANGED:
                 return f"the installed source of {name} is not the one that was traced"
-        except SourceError:
-            continue
+            if state is SourceState.NO_RECORD:
+                return f"the record of {name} is broken"
         except (DatabaseError, KeyError, TypeError, AttributeError):
             return f"the record of {name} is broken"
     return ""

@@ -5,19 +5,16 @@
 # %% ../../nbs/records/06_status.ipynb #8b755d9f
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import re
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from .database import Database, DatabaseError, read_json
 from .graph import Graph
 from .model import ModelRecord
+from .source import SourceState, source_state
 
 # %% auto #0
-__all__ = ['SOURCE', 'PROOF', 'Check', 'verdict', 'grouped', 'installed_file', 'same_source', 'untrusted']
+__all__ = ['SOURCE', 'PROOF', 'Check', 'verdict', 'grouped', 'untrusted']
 
 # %% ../../nbs/records/06_status.ipynb #a65801a0
 @dataclass(frozen=True)
@@ -59,41 +56,6 @@ def grouped(names: list[str]) -> list[str]:
         parts.setdefault(about, []).extend([part] if part else [])
     return [f"{about}: {', '.join(dict.fromkeys(p))}" if p else about for about, p in parts.items()]
 
-# %% ../../nbs/records/06_status.ipynb #1e8b4b70
-def installed_file(file: str) -> Path | None:
-    "A source file given relative to site-packages; None when its package is not installed"
-    try:
-        spec = importlib.util.find_spec(file.split("/")[0])
-    except (ImportError, ValueError):
-        spec = None
-    return (
-        Path(next(iter(spec.submodule_search_locations))).parent / file
-        if spec and spec.submodule_search_locations
-        else None
-    )
-
-
-def same_source(class_name: str, source: dict) -> bool:
-    "Whether the installed text of a class is the recorded one; true when its package is not installed"
-    path = installed_file(source["file"])
-    if path is None:
-        return True
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return False
-    length = source["line_end"] - source["line_start"] + 1
-    head = re.compile(rf"class {class_name.rpartition('.')[2]}\b")
-    starts = [
-        source["line_start"] - 1,
-        *(i - above for i, line in enumerate(lines) if head.match(line) for above in range(12))
-    ]
-    return any(
-        hashlib.sha256("\n".join(lines[i : i + length]).encode()).hexdigest() == source["sha256"]
-        for i in starts
-        if i >= 0
-    )
-
 # %% ../../nbs/records/06_status.ipynb #06d8859a
 def untrusted(record: ModelRecord, db: Database) -> list[str]:
     "What in a model's tree is not verified, each with its reason: `LlamaAttention (stale: source of transformers 5.24.0 differs)`"
@@ -126,7 +88,7 @@ def _doubt(name: str, db: Database) -> str:
         if not isinstance(data, dict):
             return "no record"
         source, status = data.get("source"), data.get("verification", {}).get("status", "unverified")
-        if source and not same_source(name, source):
+        if source_state(name, source) is SourceState.CHANGED:
             from importlib.metadata import version
             return f"stale: source of {source['package']} {version(source['package'])} differs"
     except (DatabaseError, KeyError, TypeError, AttributeError, ImportError):

@@ -10,7 +10,7 @@ import difflib
 from ..records.analysis import Analysis
 from ..records.database import Database
 from ..records.model import ModelRecord
-from ..records.source import SourceError, find_class, locate
+from ..records.source import SourceError, SourceState, find_class, locate, source_state
 from ..records.status import Check, PROOF, SOURCE
 from .compare import compare_case, compare_pairs, compare_weights
 from .counter import compare_counted
@@ -55,14 +55,15 @@ def _unindented(text: str) -> str:
 def source_check(analysis: Analysis) -> Check:
     "Whether the installed source of a class is the one that its record was made from; the detail is a diff where it is not"
     source = analysis.source
-    if not source:
+    state = source_state(analysis.class_name, source)
+    if state.unchanged:
+        return Check(SOURCE, True)
+    if state is SourceState.NO_RECORD:
         return Check(SOURCE, False, "the record names no source")
     try:
         now = locate(analysis.class_name)
-    except SourceError as e:
+    except SourceError as e:  # not installed, or no longer there
         return Check(SOURCE, False, str(e))
-    if now.sha256 == source["sha256"]:
-        return Check(SOURCE, True)
     diff = source_diff(analysis)
     return Check(
         SOURCE,
