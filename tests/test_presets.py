@@ -7,7 +7,7 @@ import pytest
 
 from lm_predictor.records.database import shipped_directory
 from lm_predictor.models.loading import load_config
-from lm_predictor.models.hub import presets
+from lm_predictor.models.hub import all_names, known_names, presets
 
 FILES = sorted((shipped_directory() / "presets").glob("*.json"))
 PRESETS = presets()
@@ -62,3 +62,11 @@ def test_weights_are_as_many_as_published(name):
         model = transformers.AutoModelForCausalLM.from_config(built)
     assert built.model_type == kind and type(model).__name__ == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
     assert sum(p.numel() for p in model.parameters()) == PRESETS[name]["published_parameters"]
+
+
+def test_the_names_of_all_presets_stand_in_one_file():
+    wanted = dict(sorted(all_names(presets()).items()))
+    assert known_names() == wanted, (
+        "write it again: python -c \"from lm_predictor.models.hub import *; from lm_predictor.records.database import *; "
+        "write_json(shipped_directory() / 'names.json', dict(sorted(all_names(presets()).items())))\""
+    )

@@ -64,24 +64,7 @@ def readers(nodes: dict[int, Node]) -> dict[int, list[int]]:
             read.setdefault(r.tensor, []).append(i)
     return read
 
-# %% ../../nbs/cost/02_execution.ipynb #197f4577
-def attentions(graph: Graph) -> dict[int, tuple[list[int], list[int]]]:
-    "Softmax over scores -> the operators before it from the product that makes the scores, those after it to the product that makes the output"
-    nodes = dict(enumerate(graph.nodes))
-    made, read, found = makers(nodes), readers(nodes), {}
-    for i, node in nodes.items():
-        if node.scores is not None:
-            before = _chain(
-                nodes, i, lambda at: max((m for m in made.get(_main_input(nodes[at]), ()) if m < at), default=None)
-            )
-            after = _chain(
-                nodes, i, lambda at: _next(nodes, [m for m in read.get(nodes[at].writes[0][0], ()) if m > at])
-            )
-            if before and after:
-                found[i] = before[::-1], after
-    return found
-
-
+# %% ../../nbs/cost/02_execution.ipynb #a77e3002
 def _chain(nodes: dict, start: int, step) -> list[int] | None:
     "From a softmax through elementwise operators to a matrix product; None when something else is in between"
     chain, at = [], step(start)
@@ -105,6 +88,26 @@ def _next(nodes: dict, later: list[int]) -> int | None:
     "Of the later readers of what an operator wrote, the sole one, or one that changes it in place"
     in_place = later and any(t == r.tensor for t, _ in nodes[later[0]].writes for r in nodes[later[0]].reads)
     return later[0] if in_place or len(set(later)) == 1 else None
+
+# %% ../../nbs/cost/02_execution.ipynb #197f4577
+def attentions(graph: Graph) -> dict[int, tuple[list[int], list[int]]]:
+    """Softmax over scores -> (the operators before it, those after it).
+
+    They reach from the product that makes the scores to the product that makes the output, which are among them.
+    """
+    nodes = dict(enumerate(graph.nodes))
+    made, read, found = makers(nodes), readers(nodes), {}
+    for i, node in nodes.items():
+        if node.scores is not None:
+            before = _chain(
+                nodes, i, lambda at: max((m for m in made.get(_main_input(nodes[at]), ()) if m < at), default=None)
+            )
+            after = _chain(
+                nodes, i, lambda at: _next(nodes, [m for m in read.get(nodes[at].writes[0][0], ()) if m > at])
+            )
+            if before and after:
+                found[i] = before[::-1], after
+    return found
 
 # %% ../../nbs/cost/02_execution.ipynb #b4bf7bf0
 def planned(graph: Graph, found: dict[int, tuple]) -> Plan:
@@ -135,7 +138,10 @@ def merge_attention(plan: Plan, found: dict[int, tuple]) -> Plan:
 
 
 def applies_mask(node: Node, scores: Formula) -> bool:
-    "Whether an operator before a softmax only adds or selects the mask: an operand of one value per pair (`scores`: pairs of a head), for all heads"
+    """Whether an operator before a softmax only adds or selects the mask.
+
+    One of its operands then has one value per pair, for all heads. scores: pairs of a head.
+    """
     if base_name(node.op) not in ("add", "masked_fill", "where"):
         return False
     others = [r.elements for r in node.reads if r.elements != node.writes[0][1]]
@@ -225,7 +231,9 @@ def fuse(plan: Plan) -> list[list[int]]:
     for i, n in nodes.items():
         for r in n.reads if n.kind in FUSABLE else ():
             p = next((m for m in reversed(made.get(r.tensor, ())) if place[m] < place[i]), None)
-            if p is None or nodes[p].kind not in FUSABLE or group[p] is group[i] or scopes[nodes[p].call] != scopes[n.call]:
+            if p is None or nodes[p].kind not in FUSABLE or group[p] is group[i]:
+                continue
+            if scopes[nodes[p].call] != scopes[n.call]:
                 continue
             both = group[p] | group[i]
             needed = set(read[r.tensor]) <= both or any(_domain(nodes[m]) == r.elements for m in group[i])

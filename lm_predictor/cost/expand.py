@@ -59,15 +59,12 @@ def _numbers(given: dict) -> dict:
     return {n: f.evaluate({}) for n, f in given.items() if not f.names and not f.references}
 
 # %% ../../nbs/cost/01_expand.ipynb #4c9d22bb
-def bind(ref: Reference, analysis: Analysis, where: str, model: str = "", numbers: dict | None = None) -> dict[str, Formula]:
-    "Arguments of a reference by parameter name; raises ExpandError saying which are missing or extra"
-    declared, variant = [p.name for p in analysis.parameters if p.name not in AMBIENT], analysis.variant(model, numbers)
-    may_need = variant.names()  # another variant's parameters have defaults, too
-    may = may_need | set(declared) | AMBIENT
-    short = analysis.class_name.rsplit(".", 1)[-1]
+def _arguments(ref: Reference, declared: list[str], may: frozenset, where: str, short: str) -> dict[str, Formula]:
+    "The arguments that a reference gives, by parameter name; `may`: every name that it can give"
     if ref.args and not declared:
         raise ExpandError(
-            f"{where}: {short} declares no parameters, so its arguments must be named: {', '.join(sorted(may - AMBIENT))}"
+            f"{where}: {short} declares no parameters, so its arguments must be named: "
+            f"{', '.join(sorted(may - AMBIENT))}"
         )
     if len(ref.args) > len(declared):
         raise ExpandError(
@@ -80,9 +77,25 @@ def bind(ref: Reference, analysis: Analysis, where: str, model: str = "", number
         if name not in may:
             near = difflib.get_close_matches(name, declared or sorted(may), n=1)
             raise ExpandError(
-                f"{where}: {short} has no parameter {name}{'; did you mean ' + near[0] + '?' if near else ''} (it has {', '.join(declared or sorted(may - AMBIENT))})"
+                f"{where}: {short} has no parameter {name}{'; did you mean ' + near[0] + '?' if near else ''} (it has "
+                f"{', '.join(declared or sorted(may - AMBIENT))})"
             )
         given[name] = value
+    return given
+
+# %% ../../nbs/cost/01_expand.ipynb #a77e2002
+def bind(
+    ref: Reference,
+    analysis: Analysis,  # of the class that it refers to
+    where: str,  # the kernel that has the reference, for errors
+    model: str = "",  # id of the model record whose variant is meant
+    numbers: dict | None = None,  # numbers that choose a variant
+) -> dict[str, Formula]:
+    "Arguments of a reference by parameter name; raises ExpandError saying which are missing or extra"
+    declared, variant = [p.name for p in analysis.parameters if p.name not in AMBIENT], analysis.variant(model, numbers)
+    may_need = variant.names()  # another variant's parameters have defaults, too
+    short = analysis.class_name.rsplit(".", 1)[-1]
+    given = _arguments(ref, declared, may_need | set(declared) | AMBIENT, where, short)
     for p in analysis.parameters:
         if p.name not in given and p.default is not None and p.name in may_need:
             given[p.name] = parse(p.default)
@@ -135,10 +148,11 @@ def _expand_kernel(k: Kernel, given: dict, case: str, model: str, db, where: str
 
 # %% ../../nbs/cost/01_expand.ipynb #824030ab
 def _call(ref: Reference, counts: list, k: Kernel, given: dict, case: str, model: str, db, where: str) -> Kernel:
-    "The expansion of one reference of a kernel, repeated as often as it is added up there: `counts` in flops, matmul_flops, read and write"
+    "One reference of a kernel expanded, repeated as often as it is added up there: `counts` in the four figures"
     if len({counts[0], *counts[2:]}) > 1:
         raise ExpandError(
-            f"{where}: {ref.class_name} is counted {counts[0]} times in flops, {counts[2]} in read and {counts[3]} in write; a call costs all three alike"
+            f"{where}: {ref.class_name} is counted {counts[0]} times in flops, {counts[2]} in read and {counts[3]} in "
+            f"write; a call costs all three alike"
         )
     child = db.get(ref.class_name)
     arguments = {n: v.substitute(given) for n, v in bind(ref, child, where, model, _numbers(given)).items()}
@@ -175,7 +189,8 @@ def expand(
     unknown = sorted(set(given) - set(names) - AMBIENT)
     if unknown:
         raise ExpandError(
-            f"{class_name.rsplit('.', 1)[-1]} has no parameter {unknown[0]} (it has {', '.join(sorted(set(names) - AMBIENT))})"
+            f"{class_name.rsplit('.', 1)[-1]} has no parameter {unknown[0]} (it has "
+            f"{', '.join(sorted(set(names) - AMBIENT))})"
         )
     return _expand(analysis, names | given, case, model, db)
 

@@ -124,7 +124,8 @@ def _convolution(inputs, outputs, args):
     return _product(products, CONVENTION["elementwise"] * numel(outputs[0].shape) if len(inputs) > 2 else 0)
 
 # %% ../../nbs/cost/00_operators.ipynb #dc8a7e5a
-@rule("_int_mm _scaled_mm _scaled_mm_v2 _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu _dyn_quant_matmul_4bit "
+@rule("_int_mm _scaled_mm _scaled_mm_v2 _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu "
+      "_dyn_quant_matmul_4bit "
       "_mixed_dtypes_linear _cslt_sparse_mm", "matmul")
 def _quantised(inputs, outputs, args):
     return _product(CONVENTION["mac"] * numel(inputs[0].shape) * outputs[0].shape[-1])
@@ -135,8 +136,10 @@ def _scaled_grouped(inputs, outputs, args):
     return _grouped(inputs, outputs, args)
 
 # %% ../../nbs/cost/00_operators.ipynb #1f073707
-@rule("_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
-      "_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math "
+@rule("_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+      "_scaled_dot_product_efficient_attention "
+      "_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable "
+      "_scaled_dot_product_attention_math "
       "_scaled_dot_product_attention_math_for_mps scaled_dot_product_attention", "attention")
 def _attention(inputs, outputs, args):
     (*heads, s, d), keys, values = inputs[0].shape, inputs[1].shape[-2], inputs[2].shape[-1]
@@ -161,17 +164,20 @@ def _fourier(inputs, outputs, args):
     return math.ceil((2.5 if real else 5) * numel(full) * math.log2(points))
 
 # %% ../../nbs/cost/00_operators.ipynb #dc8d540c
-@rule("polar log_sigmoid_forward floor_divide masked_fill masked_fill_ where tril triu isin _softmax_backward_data dropout native_dropout bernoulli rand randn", "pointwise")
+@rule("polar log_sigmoid_forward floor_divide masked_fill masked_fill_ where tril triu isin _softmax_backward_data "
+      "dropout native_dropout bernoulli rand randn", "pointwise")
 def _elementwise(inputs, outputs, args):
     return CONVENTION["elementwise"] * numel(outputs[0].shape)
 
 # %% ../../nbs/cost/00_operators.ipynb #974c8ad1
-@rule("sum mean amax amin max min prod all any argmax argmin logsumexp linalg_vector_norm var std var_mean", "reduction")
+@rule("sum mean amax amin max min prod all any argmax argmin logsumexp linalg_vector_norm var std "
+      "var_mean", "reduction")
 def _reduction(inputs, outputs, args):
     return CONVENTION["reduction"] * numel(inputs[0].shape)
 
 
-@rule("cumsum cumprod topk sort argsort histc bincount nonzero nonzero_numpy unique_consecutive _unique2 unique_dim searchsorted bucketize", "select")
+@rule("cumsum cumprod topk sort argsort histc bincount nonzero nonzero_numpy unique_consecutive _unique2 unique_dim "
+      "searchsorted bucketize", "select")
 def _select(inputs, outputs, args):
     return CONVENTION["scan"] * numel(inputs[0].shape)
 
@@ -239,7 +245,8 @@ def _scatter_add(inputs, outputs, args):
     return Cost("scatter", CONVENTION["elementwise"] * added, reads={0: added}, writes={0: added})
 
 # %% ../../nbs/cost/00_operators.ipynb #d124f3aa
-@rule("arange zeros ones full scalar_tensor zeros_like ones_like full_like new_zeros new_ones new_full eye linspace", "create")
+@rule("arange zeros ones full scalar_tensor zeros_like ones_like full_like new_zeros new_ones new_full eye "
+      "linspace", "create")
 def _create(inputs, outputs, args):
     return Cost("create", reads={i: 0 for i in range(len(inputs))})
 

@@ -42,12 +42,28 @@ def _is_flag(analysis: Analysis, name: str) -> bool:
     "Whether a parameter only chooses between kernels, like bias"
     return any(c.names == {name} for v in analysis.variants for k in v.kernels for c in k.when)
 
+# %% ../../nbs/cost/04_registry.ipynb #a77e4001
+def _check_value(analysis: Analysis, known: dict, n: str, v) -> None:
+    "Raise ExpandError where a class (its parameters: `known`) does not take the value `v` for `n`"
+    if n not in known and n not in AMBIENT:
+        raise ExpandError(f"{signature(analysis)} has no parameter {n}")
+    if n in AMBIENT:
+        if isinstance(v, bool) or not isinstance(v, (int, Fraction, float)) or not 0 < v <= 8:
+            raise ExpandError(f"{signature(analysis)}: {n} must be a number of bytes up to 8, got {v!r}")
+    elif n != "use" and _is_flag(analysis, n):
+        if v not in (0, 1):
+            raise ExpandError(f"{signature(analysis)}: {n} must be True or False, got {v!r}")
+    elif isinstance(v, bool) or not isinstance(v, int) or v < (0 if n in ("cache_len", "use") else 1):
+        least = 0 if n in ("cache_len", "use") else 1
+        raise ExpandError(f"{signature(analysis)}: {n} must be a whole number of at least {least}, got {v!r}")
+
 # %% ../../nbs/cost/04_registry.ipynb #227b722c
 def compute(name: str, db: Database | None = None, model: str = "", **values) -> Cost:
     """The cost of one call of a module class: formulas with every number filled in.
 
-    name: public (torch.nn.Linear), defining (torch.nn.modules.linear.Linear) or last name. model: id of the model record
-    whose variant to take. values: the class's parameters, integers; widths w_bytes, a_bytes, kv_bytes (default 2).
+    name: public (torch.nn.Linear), defining (torch.nn.modules.linear.Linear) or last name. model: id of the model
+    record whose variant to take. values: the class's parameters, integers; widths w_bytes, a_bytes, kv_bytes
+    (default 2).
     Raises DatabaseError for an unknown class, ExpandError for arguments that do not fit, with the signature.
     """
     if not isinstance(name, str):
@@ -56,18 +72,7 @@ def compute(name: str, db: Database | None = None, model: str = "", **values) ->
     analysis = db.get(db.resolve(name))
     known = {p.name: p for p in parameters(analysis)}
     for n, v in values.items():
-        if n not in known and n not in AMBIENT:
-            raise ExpandError(f"{signature(analysis)} has no parameter {n}")
-        if n in AMBIENT:
-            if isinstance(v, bool) or not isinstance(v, (int, Fraction, float)) or not 0 < v <= 8:
-                raise ExpandError(f"{signature(analysis)}: {n} must be a number of bytes up to 8, got {v!r}")
-        elif n != "use" and _is_flag(analysis, n):
-            if v not in (0, 1):
-                raise ExpandError(f"{signature(analysis)}: {n} must be True or False, got {v!r}")
-        elif isinstance(v, bool) or not isinstance(v, int) or v < (0 if n in ("cache_len", "use") else 1):
-            raise ExpandError(
-                f"{signature(analysis)}: {n} must be a whole number of at least {0 if n in ('cache_len', 'use') else 1}, got {v!r}"
-            )
+        _check_value(analysis, known, n, v)
     values = {n: int(v) if isinstance(v, bool) else v for n, v in values.items()}
     given = {n: _default(p) for n, p in known.items() if _default(p) is not None and n not in AMBIENT} | values
     missing = [n for n in known if n not in given and n not in AMBIENT]

@@ -42,8 +42,10 @@ class Workload:
         for name in ("w_bits", "a_bits", "kv_bits"):
             if type(getattr(self, name)) is not int or getattr(self, name) not in BITS:
                 raise ModelError(f"{name} must be one of {', '.join(map(str, BITS))}, got {getattr(self, name)!r}")
-        if self.active_experts is not None and (isinstance(self.active_experts, bool) or not isinstance(self.active_experts, (int, float)) or not self.active_experts > 0):
-            raise ModelError(f"active_experts must be a positive number of experts, got {self.active_experts!r}")
+        reached = self.active_experts
+        number = isinstance(reached, (int, float)) and not isinstance(reached, bool)
+        if reached is not None and not (number and reached > 0):
+            raise ModelError(f"active_experts must be a positive number of experts, got {reached!r}")
         if self.logits not in ("last", "all"):
             raise ModelError(f"logits must be 'last' or 'all', got {self.logits!r}")
 
@@ -68,7 +70,9 @@ class Workload:
 
 # %% ../../nbs/cost/03_workload.ipynb #7e17c322
 def active_experts(experts: int, per_token: int, tokens: int) -> Fraction:
-    """Experts that at least one of `tokens` tokens is expected to choose, each choosing `per_token` of `experts` uniformly.
+    """Experts that at least one of `tokens` tokens is expected to choose.
+
+    Each token chooses `per_token` of `experts` uniformly.
 
     E (1 - (1 - k/E)^T), rounded to a thousandth: an expert is missed by one token with probability 1 - k/E.
     """

@@ -67,7 +67,31 @@ class Relation:
     rewrite: dict  # base symbol -> canonical formula text
     assumptions: tuple  # conditions that the construction takes for granted
 
+# %% ../../nbs/models/00_attributes.ipynb #a77e1003
+def _relate_heads(values: dict, attributes: dict) -> tuple[dict, list]:
+    "The heads and their width in base symbols, put into `attributes`; gives (rewrite, assumptions)"
+    rewrite, assumptions = {}, []
+    heads, kv = values["num_attention_heads"], values.get("num_key_value_heads", 0)
+    attributes["num_attention_heads"] = ("num_heads",)
+    if kv == heads:
+        attributes["num_key_value_heads"] = ("num_heads",)
+        assumptions.append("num_kv_heads == num_heads")
+    elif kv > 1:
+        attributes["num_key_value_heads"] = ("num_kv_heads",)
+        attributes["num_attention_heads"] = ("num_kv_heads", "num_groups")
+        rewrite["num_groups"] = "num_heads / num_kv_heads"
+        assumptions += ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads"]
+    if values.get("head_dim", 0) > 1:
+        attributes["head_dim"] = (2, "half_head_dim")
+        rewrite["half_head_dim"] = "head_dim / 2"
+        assumptions.append("head_dim % 2 == 0")
+    elif "hidden_size" in attributes:
+        attributes["hidden_size"] = (*attributes["num_attention_heads"], 2, "half_head_dim")
+        rewrite["half_head_dim"] = "hidden_size / (2 * num_heads)"
+        assumptions.append("hidden_size % (2 * num_heads) == 0")
+    return rewrite, assumptions
 
+# %% ../../nbs/models/00_attributes.ipynb #a77e1005
 _HEADS = ("num_attention_heads", "num_key_value_heads")
 
 
@@ -82,27 +106,7 @@ def relate(values: dict, concrete=frozenset()) -> Relation:
     # code does other things with one: it broadcasts
     concrete = concrete | {name for name, value in values.items() if value == 1}
     attributes = {name: (canonical(name),) for name in SYMBOLIC if values.get(name, 0) > 0}
-    rewrite, assumptions = {}, []
-    heads, kv = values.get("num_attention_heads", 0), values.get("num_key_value_heads", 0)
-    if heads > 1:
-        attributes["num_attention_heads"] = ("num_heads",)
-        if kv == heads:
-            attributes["num_key_value_heads"] = ("num_heads",)
-            assumptions.append("num_kv_heads == num_heads")
-        elif kv > 1:
-            attributes |= {
-                "num_key_value_heads": ("num_kv_heads",), "num_attention_heads": ("num_kv_heads", "num_groups")
-            }
-            rewrite["num_groups"] = "num_heads / num_kv_heads"
-            assumptions += ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads"]
-        if values.get("head_dim", 0) > 1:
-            attributes["head_dim"] = (2, "half_head_dim")
-            rewrite["half_head_dim"] = "head_dim / 2"
-            assumptions.append("head_dim % 2 == 0")
-        elif "hidden_size" in attributes:
-            attributes["hidden_size"] = (*attributes["num_attention_heads"], 2, "half_head_dim")
-            rewrite["half_head_dim"] = "hidden_size / (2 * num_heads)"
-            assumptions.append("hidden_size % (2 * num_heads) == 0")
+    rewrite, assumptions = _relate_heads(values, attributes) if values.get("num_attention_heads", 0) > 1 else ({}, [])
     if "hidden_size" in attributes and values.get("word_embed_proj_dim") == values["hidden_size"]:
         attributes["word_embed_proj_dim"] = attributes["hidden_size"]
         assumptions.append("word_embed_proj_dim == hidden_size")
@@ -175,9 +179,9 @@ def settings(config: dict, symbols) -> dict:
     "The settings of a config dictionary that choose what is executed: no symbols, floats or bookkeeping"
     keep = {}
     for name, value in sorted(config.items()):
-        if name in IGNORED or name in symbols or name.startswith("rope_") or isinstance(value, (float, dict, list, tuple)):
-            continue
-        keep[name] = value
+        known = name in IGNORED or name in symbols or name.startswith("rope_")
+        if not known and not isinstance(value, (float, dict, list, tuple)):
+            keep[name] = value
     return keep | {"rope": rope_kind(config), "sliding_window": bool(window(config))}
 
 

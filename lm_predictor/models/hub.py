@@ -16,7 +16,7 @@ from .validation import ModelError
 from ..records.database import read_json, shipped_directory
 
 # %% auto #0
-__all__ = ['presets', 'quiet']
+__all__ = ['presets', 'quiet', 'all_names', 'known_names']
 
 # %% ../../nbs/models/02_hub.ipynb #07c0f3de
 def presets() -> dict[str, dict]:
@@ -106,6 +106,16 @@ def _from_hub(model: str, known: dict) -> dict:
         f"{model!r} is no preset, and no config of it came from the hub: {reason}{hint}"
     )
 
+# %% ../../nbs/models/02_hub.ipynb #a77e7002
+def all_names(found: dict[str, dict]) -> dict[str, str]:
+    "Every name of the given presets in lower case -> the id of its preset"
+    return {name.lower(): p["model"] for p in found.values() for name in (p["model"], *p["aliases"])}
+
+
+def known_names() -> dict[str, str]:
+    "Every name of a preset in lower case -> the id of its preset, as the shipped `names.json` has them"
+    return read_json(shipped_directory() / "names.json")
+
 # %% ../../nbs/models/02_hub.ipynb #5ab0db24
 def _find_config(model: str) -> tuple[str, dict, str]:
     "Name, config and the directory or hub id that it came from"
@@ -117,9 +127,8 @@ def _find_config(model: str) -> tuple[str, dict, str]:
         return model, _read_config(path), str(path.parent)
     if _is_file(path / "config.json"):
         return model, _read_config(path / "config.json"), model
-    known = presets()
-    for p in known.values():
-        if model.lower() in (p["model"].lower(), *p["aliases"]):
-            return p["model"], p["config"], p["model"]
-    return model, _from_hub(model, known), model
+    name = known_names().get(model.lower())
+    if name:
+        return name, read_json(_preset_path(name))["config"], name
+    return model, _from_hub(model, presets()), model
 

@@ -16,7 +16,7 @@ __all__ = ['load_config', 'full_config']
 
 # %% ../../nbs/models/04_loading.ipynb #1c791cd5
 def load_config(model: str, trust_remote_code: bool = False) -> tuple[str, dict]:
-    """Name and config dictionary of a preset, a config.json, a directory with one, or a Hugging Face id; raises ModelError.
+    """Name and config dictionary of a preset, a config.json, a directory with one, or a hub id; raises ModelError.
 
     With `trust_remote_code`, a config that names modeling code of its own is read together with that code.
     """
@@ -34,14 +34,12 @@ def full_config(config: dict):
         return _custom_config(config)
     if model_type not in causal:
         near = difflib.get_close_matches(model_type, list(causal), n=3)
-        what = (
-            "is not a causal language model"
-            if model_type in every
-            else "is no model_type of the installed transformers"
-        )
+        known = model_type in every
+        what = "is not a causal language model" if known else "is no model_type of the installed transformers"
         if own_code(config):
             raise ModelError(
-                f"model_type {model_type!r} {what}, and the code that its config names ({own_code(config)}) is run only with --trust-remote-code"
+                f"model_type {model_type!r} {what}, and the code that its config names ({own_code(config)}) is run "
+                f"only with --trust-remote-code"
             )
         raise ModelError(f"model_type {model_type!r} {what}{'; near: ' + ', '.join(near) if near else ''}")
     try:

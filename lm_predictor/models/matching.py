@@ -36,7 +36,8 @@ def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
         value = config_value(config, about["names"], about["default"])
         if symbol == "num_kv_heads" and value is None:
             value = config_value(config, record.symbols["num_heads"]["names"], record.symbols["num_heads"]["default"])
-        if symbol == "head_dim" and (value is None or about.get("derived") and config_value(config, about["names"]) is None):
+        given = config_value(config, about["names"])
+        if symbol == "head_dim" and (value is None or about.get("derived") and given is None):
             width, heads = (
                 config_value(config, record.symbols[n]["names"], record.symbols[n]["default"])
                 for n in ("hidden_size", "num_heads")

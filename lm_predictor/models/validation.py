@@ -45,7 +45,8 @@ def check_numbers(config: dict) -> None:
             most = 10**5 if name in LAYERS else 10**12
             if value is not None and (type(value) is not int or not (0 if name in MAY_BE_ZERO else 1) <= value <= most):
                 raise ModelError(
-                    f"config: {name} must be a positive integer (at most 10**{len(str(most)) - 1}), got {str(value)[:60]!r}"
+                    f"config: {name} must be a positive integer (at most 10**{len(str(most)) - 1}), got "
+                    f"{str(value)[:60]!r}"
                 )
     first = lambda names: next(((n, config[n]) for n in names if isinstance(config.get(n), int)), ("", 0))
     (wide, width), (many, heads), (kv_name, kv), (deep, layers) = map(

@@ -114,7 +114,10 @@ class Run:
             f"| `{k.path}` | {k.operation} | {k.count} | {k.flops:,} | {k.read_bytes:,} | {k.write_bytes:,} |"
             for k in self.kernels
         )
-        return f"**{self.model}**, {self.execution}\n\n| module | kernel | count | FLOPs | read (bytes) | written (bytes) |\n|---|---|---|---|---|---|\n{rows}"
+        return (
+            f"**{self.model}**, {self.execution}\n\n| module | kernel | count | FLOPs | read (bytes) | written (bytes) "
+            f"|\n|---|---|---|---|---|---|\n{rows}"
+        )
 
 # %% ../../nbs/timing/02_prediction.ipynb #911a48d3
 def _notes(graph, execution: str) -> list[str]:
@@ -145,7 +148,7 @@ class ModelCost:
         return self.record.parameters.evaluate(self.values)
 
     def at(self, workload: Workload | None = None, execution: str = "flash", **sizes) -> Run:
-        """Numbers at a workload: a Workload, or its fields by keyword (batch_size, seq_len, cache_len, logits, w_bits, ...).
+        """Numbers at a workload: a Workload, or its fields by keyword (batch_size, seq_len, cache_len, logits, ...).
 
         Raises ModelError when the workload is outside of what the formulas assume.
         """
@@ -153,7 +156,8 @@ class ModelCost:
             workload = replace(workload or Workload(), **sizes)
         except TypeError as e:
             raise ModelError(
-                f"a workload has batch_size, seq_len, cache_len, logits, w_bits, a_bits, kv_bits, active_experts; {str(e).split(') ')[-1]}"
+                f"a workload has batch_size, seq_len, cache_len, logits, w_bits, a_bits, kv_bits, active_experts; "
+                f"{str(e).split(') ')[-1]}"
             ) from None
         if execution not in EXECUTIONS:
             raise ModelError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
@@ -163,7 +167,8 @@ class ModelCost:
             rows = tuple(self._row(graph, k, values) for k in kernels)
         except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
             raise ModelError(
-                f"{self.record.where}: the record is damaged ({type(e).__name__}: {' '.join(str(e).split())[:100]}); restore or delete it"
+                f"{self.record.where}: the record is damaged ({type(e).__name__}: {' '.join(str(e).split())[:100]}); "
+                f"restore or delete it"
             ) from None
         if not rows:
             raise ModelError(f"{self.record.where}: the record is damaged (it has no operators); restore or delete it")
@@ -177,7 +182,7 @@ class ModelCost:
         )
 
     def _plan(self, case: str, execution: str) -> tuple:
-        "The graph of a case, its device kernels and what their figures take for granted; made once, so that a slider is followed"
+        "The graph of a case, its device kernels and notes on them; made once, so that a slider is followed"
         graph = self.record.graph(case)
         if self._planned.get((case, execution), (None,))[0] is not graph:
             same = lambda f: self._formulas.setdefault(f, f)  # many kernels cost the same: each formula is held once
@@ -188,7 +193,7 @@ class ModelCost:
         return self._planned[case, execution]
 
     def case_at(self, workload: Workload) -> tuple[str, dict, tuple]:
-        """The case of the record that a workload falls into, the number of every symbol there, and what is to be said of routed experts.
+        """The case of a workload, the number of every symbol there, and what is to be said of routed experts.
 
         Raises ModelError when the workload is outside of what the formulas assume.
         """
@@ -199,9 +204,12 @@ class ModelCost:
             case = self.record.case(workload.case, values)
         except FormulaError as e:
             raise ModelError(f"{self.model}: {e}") from None
-        if "max_position_embeddings" in self.record.parameters.names and workload.cache_len + workload.seq_len > values["max_position_embeddings"]:
+        learned = "max_position_embeddings" in self.record.parameters.names
+        most = values["max_position_embeddings"] if learned else math.inf
+        if workload.cache_len + workload.seq_len > most:
             raise ModelError(
-                f"{self.model} has {values['max_position_embeddings']} learned positions; {workload.cache_len} cached and {workload.seq_len} new tokens do not fit"
+                f"{self.model} has {most} learned positions; {workload.cache_len} cached "
+                f"and {workload.seq_len} new tokens do not fit"
             )
         return case, values, routing[1:]
 
@@ -215,7 +223,8 @@ class ModelCost:
             reached = active_experts(experts, each, tokens)
             return (
                 reached,
-                f"expert weights read: {float(reached):g} of {experts} experts per layer, expected when {tokens} token(s) choose {each} uniformly; --active-experts sets another number"
+                f"expert weights read: {float(reached):g} of {experts} experts per layer, expected when {tokens} "
+                f"token(s) choose {each} uniformly; --active-experts sets another number"
             )
         if given > experts:
             raise ModelError(f"active_experts {given:g} is more than the {experts} experts of a layer")
