@@ -11,19 +11,20 @@ WIDE = "class Wide:\n    def forward(self, x):\n        return x\n"
 
 
 def test_a_changed_source_is_seen_after_a_reset(tmp_path, monkeypatch):
-    "A class that an editor moved by two lines stands where it stood until the caches are reset"
+    "A class that an editor moved by two lines is located where it is now; a file that running code is looked up in stands until the caches are reset"
     package = tmp_path / "first" / "rooms"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "hall.py").write_text(WIDE)
     monkeypatch.syspath_prepend(str(tmp_path / "first"))
-    before = locate("rooms.hall.Wide")
-    assert (before.line_start, before.line_end) == (1, 3)
-    (package / "hall.py").write_text("# moved\n\n" + WIDE)
-    assert locate("rooms.hall.Wide") == before
-    reset()
+    before, file = locate("rooms.hall.Wide"), str(package / "hall.py")
+    assert (before.line_start, before.line_end) == (1, 3) and source_file(file).statement(1).code == "class Wide:"
+    (package / "hall.py").write_text("import os\n\n" + WIDE)
     after = locate("rooms.hall.Wide")
     assert (after.line_start, after.line_end) == (3, 5) and after.sha256 == before.sha256
+    assert source_file(file).statement(1).code == "class Wide:"
+    reset()
+    assert source_file(file).statement(1).code == "import os"
 
 
 def test_a_package_that_moved_is_found_after_a_reset(tmp_path, monkeypatch):
@@ -42,9 +43,9 @@ def test_a_package_that_moved_is_found_after_a_reset(tmp_path, monkeypatch):
 def test_reset_empties_what_other_modules_keep():
     "Parsed files, lines of recorded stacks, arguments of references: all of them registered"
     from lm_predictor.formula import caches
-    from lm_predictor.obtain.store import store
+    from lm_predictor.obtain import store
     from lm_predictor.tracing.runtime import recorder
-    from lm_predictor.verification.expansion import expansion
+    from lm_predictor.verification import expansion
 
     source_file(__file__)
     for kept in (recorder._lines, expansion._bound, store._seen_proofs):
