@@ -24,7 +24,6 @@ from lm_predictor.models.matching import symbol_values  # noqa: E402
 from lm_predictor.verification.prove import subjects  # noqa: E402
 from lm_predictor.tracing.graphs import model_record  # noqa: E402
 from lm_predictor.tracing.sampled import sample_model  # noqa: E402
-from lm_predictor.verification.numbers import sheet_of_graph  # noqa: E402
 from lm_predictor.tracing.runtime.building import build
 from lm_predictor.tracing.runtime.forward import Runnable, call
 from lm_predictor.tracing.symbolic import cases_of  # noqa: E402
@@ -81,7 +80,7 @@ def test_symbolic_equals_concrete(proven):
         assert len(runs) >= 3
         for run in runs:
             assert len(run.nodes) > 30
-            assert difference(sheet_of_graph(record.graph(case), run.values), run) == ""
+            assert difference(record.graph(case).at(run.values), run.graph) == ""
 
 
 def test_runs_tell_the_symbols_apart(proven):

@@ -10,7 +10,7 @@ from lm_predictor.models.matching import fits, symbol_values
 from lm_predictor.models.hub import presets
 from lm_predictor.verification.prove import subjects
 from lm_predictor.records.analysis import analysis_to_json, name_record
-from lm_predictor.verification.numbers import samples, sheet_of_graph
+from lm_predictor.verification.numbers import Sheet, samples
 from lm_predictor.verification.expansion import compare_classes, expansion
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
@@ -24,7 +24,7 @@ def test_both_roads_meet(subject):
     assert [c for c in expansion(record, DB) if not c.ok] == []
     numbers = samples(record, symbol_values(record, config), random.Random(0))
     for case in record.cases:
-        problems, met = compare_classes(sheet_of_graph(record.graph(case), numbers[case][0]), record.id, case, DB)
+        problems, met = compare_classes(Sheet(record.graph(case).at(numbers[case][0]), numbers[case][0]), record.id, case, DB)
         assert not any(problems.values()), (case, {name: p for name, p in problems.items() if p})
         assert len(met) >= 5
 

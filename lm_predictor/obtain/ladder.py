@@ -11,7 +11,7 @@ from ..models.attributes import WORKLOAD, text_config
 from ..records.model import ModelRecord
 from ..verification.compare import difference
 from ..records.cases import Case
-from ..verification.numbers import BYTES, hold, sheet_of_graph, workload_sizes
+from ..verification.numbers import BYTES, hold, workload_sizes
 
 # %% auto #0
 __all__ = ['record_values', 'tried_below', 'add_limits', 'add_deal', 'traced_record']
@@ -69,7 +69,8 @@ def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
     if not hold(record.conditions_of(case), twin.values | sizes):
         return True  # said already
     try:
-        return not difference(sheet_of_graph(record.graph(case), twin.values | BYTES | sizes), twin.run(case, sizes)[1])
+        ours = record.graph(case).at(twin.values | BYTES | sizes)
+        return not difference(ours, twin.run(case, sizes)[1].graph)
     except Exception:  # its code does not run at these sizes
         return False
 

@@ -6,39 +6,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ..formula.caches import cached
 from ..formula.language import Formula, parse, total
 from .analysis import Cost, ZERO, _one_line
 
 # %% auto #0
-__all__ = ['Tensor', 'Read', 'CallSite', 'Line', 'Node', 'Graph', 'graph_to_json', 'graph_from_json', 'check_names',
+__all__ = ['N', 'Tensor', 'Read', 'CallSite', 'Line', 'Node', 'Graph', 'graph_to_json', 'graph_from_json', 'check_names',
            'check_graph']
 
 # %% ../../nbs/records/02_graph.ipynb #de71f7cb
+N = TypeVar("N")  # what a graph counts in: Formula, or int and Fraction
+
+
 @dataclass(frozen=True)
-class Tensor:
+class Tensor(Generic[N]):
     "A piece of memory"
-    elements: Formula
-    item: Formula  # bytes of an element: w_bytes, a_bytes, kv_bytes or a number
+    elements: N
+    item: N  # bytes of an element: w_bytes, a_bytes, kv_bytes or a number
     kind: str  # weight, buffer, input, cache, activation
 
 
 @dataclass(frozen=True)
-class Read:
+class Read(Generic[N]):
     "What an operator reads of a tensor"
     tensor: int
-    elements: Formula
+    elements: N
     view: int = -1  # which part; -1 for the whole
 
 # %% ../../nbs/records/02_graph.ipynb #4e66521e
 @dataclass(frozen=True)
-class CallSite:
+class CallSite(Generic[N]):
     "A module call: where in the model, of which class, how often inside its parent"
     path: str
     class_name: str
     parent: int  # index of the enclosing call, -1 for the model itself
-    repeat: Formula
+    repeat: N
     line: int  # index of the line of the parent's forward() that makes the call, -1 for the model itself
 
 
@@ -51,37 +55,42 @@ class Line:
 
 # %% ../../nbs/records/02_graph.ipynb #c470ce2a
 @dataclass(frozen=True)
-class Node:
+class Node(Generic[N]):
     "One ATen operator in its place"
     op: str
     kind: str
     call: int
     line: int
-    reads: tuple[Read, ...]
-    writes: tuple[tuple[int, Formula], ...]
-    flops: Formula = ZERO
-    matmul_flops: Formula = ZERO
+    reads: tuple[Read[N], ...]
+    writes: tuple[tuple[int, N], ...]
+    flops: N = ZERO
+    matmul_flops: N = ZERO
     via: str = ""
-    extent: Formula = parse(1)  # elements along reduced dimensions
-    scores: Formula | None = None  # for a softmax over attention scores: pairs per head that exist
-    pairs: Formula | None = None  # ... and that the mask leaves
+    extent: N = parse(1)  # elements along reduced dimensions
+    scores: N | None = None  # for a softmax over attention scores: pairs per head that exist
+    pairs: N | None = None  # ... and that the mask leaves
 
 # %% ../../nbs/records/02_graph.ipynb #998fd958
 @dataclass(frozen=True)
-class Graph:
-    "One case of a model: its operators in order"
-    tensors: tuple[Tensor, ...]
-    calls: tuple[CallSite, ...]
+class Graph(Generic[N]):
+    "One case of a model: its operators in order, in formulas (as in a record) or in numbers (as in a run)"
+    tensors: tuple[Tensor[N], ...]
+    calls: tuple[CallSite[N], ...]
     lines: tuple[Line, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[Node[N], ...]
     logits: int  # the tensor that the model returns
-    kv_cache_bytes: Formula = ZERO  # held after the forward
+    kv_cache_bytes: N = ZERO  # held after the forward
 
-    def cost(self, node: Node) -> Cost:
+    def cost(self, node: Node[N]) -> Cost:
         "Cost of one execution of an operator"
+        add = total if isinstance(node.flops, Formula) else sum
         return Cost(node.flops, node.matmul_flops,
-                    total(r.elements * self.tensors[r.tensor].item for r in node.reads),
-                    total(n * self.tensors[t].item for t, n in node.writes))
+                    add(r.elements * self.tensors[r.tensor].item for r in node.reads),
+                    add(n * self.tensors[t].item for t, n in node.writes))
+
+    def place(self, line: int) -> tuple[str, int]:
+        "File and number of a line; an empty name and 0 for -1"
+        return (self.lines[line].file, self.lines[line].line) if line >= 0 else ("", 0)
 
     def chain(self, call: int) -> list[int]:
         "A call and those around it, outermost first"
@@ -91,12 +100,37 @@ class Graph:
             call = self.calls[call].parent
         return chain
 
-    def repeat(self, call: int) -> Formula:
+    def repeat(self, call: int) -> N:
         "How often a call happens in one forward of the model"
-        count = parse(1)
+        count = parse(1) if isinstance(self.calls[call].repeat, Formula) else 1
         for c in self.chain(call):
             count = count * self.calls[c].repeat
         return count
+
+    def map(self, fn) -> Graph:
+        "The same graph with `fn` applied to each formula"
+        given = lambda f: None if f is None else fn(f)
+        calls = tuple(CallSite(c.path, c.class_name, c.parent, fn(c.repeat), c.line) for c in self.calls)
+        nodes = tuple(
+            Node(n.op, n.kind, n.call, n.line, tuple(Read(r.tensor, fn(r.elements), r.view) for r in n.reads),
+                 tuple((t, fn(e)) for t, e in n.writes), fn(n.flops), fn(n.matmul_flops), n.via, fn(n.extent),
+                 given(n.scores), given(n.pairs))
+            for n in self.nodes
+        )
+        tensors = tuple(Tensor(fn(t.elements), fn(t.item), t.kind) for t in self.tensors)
+        return Graph(tensors, calls, self.lines, nodes, self.logits, fn(self.kv_cache_bytes))
+
+    def at(self, values: dict) -> Graph:
+        "The graph with numbers for its formulas, each of which is evaluated once; raises FormulaError without a value"
+        known: dict[str, int] = {}
+
+        def number(f: Formula):
+            text = str(f)
+            if text not in known:
+                known[text] = f.evaluate(values)
+            return known[text]
+
+        return self.map(number)
 
 # %% ../../nbs/records/02_graph.ipynb #c55ab286
 def _node_to_json(n: Node) -> dict:
@@ -153,11 +187,11 @@ def check_names(formulas, symbols) -> None:
             )
 
 # %% ../../nbs/records/02_graph.ipynb #de3c33af
-def check_graph(g: Graph, symbols) -> None:
-    "Raise ValueError when an index of a graph points nowhere, a call stands outside, or a formula has an unknown name"
+def _check_indices(g: Graph) -> None:
     def inside(what, number, index, size, least=0):
         if type(index) is not int or not least <= index < size:
             raise ValueError(f"{what}[{number}] points at {index!r} of {size}")
+
     if not g.nodes or not g.calls:
         raise ValueError("it has no operators")
     for i, row in enumerate(g.lines):
@@ -166,23 +200,21 @@ def check_graph(g: Graph, symbols) -> None:
     for i, c in enumerate(g.calls):
         inside("calls", i, c.parent, max(i, 1) if i else 0, -1 if i == 0 else 0)
         inside("calls", i, c.line, len(g.lines), -1)
+    tensors = len(g.tensors)
     for i, n in enumerate(g.nodes):
-        for what, index, size in (("call", n.call, len(g.calls)), ("line", n.line, len(g.lines)), *(("tensor", r.tensor, len(g.tensors)) for r in n.reads),
-                                  *(("tensor", t, len(g.tensors)) for t, _ in n.writes)):
+        rows = [("call", n.call, len(g.calls)), ("line", n.line, len(g.lines))]
+        rows += [("tensor", t, tensors) for t in (*(r.tensor for r in n.reads), *(t for t, _ in n.writes))]
+        for what, index, size in rows:
             inside(f"nodes: the {what} of nodes", i, index, size)
-    inside("logits: tensors", 0, g.logits, len(g.tensors))
-    rows = [
-        g.kv_cache_bytes,
-        *(f for t in g.tensors for f in (t.elements, t.item)),
-        *(c.repeat for c in g.calls),
-        *(
-            f
-            for n in g.nodes
-            for f in (
-                n.flops, n.matmul_flops, n.extent, n.scores, n.pairs, *(r.elements for r in n.reads),
-                *(e for _, e in n.writes)
-            )
-            if f is not None
-        ),
-    ]
-    check_names(rows, symbols)
+    inside("logits: tensors", 0, g.logits, tensors)
+
+
+def check_graph(g: Graph, symbols) -> None:
+    "Raise ValueError when an index of a graph points nowhere, a call stands outside, or a formula has an unknown name"
+    _check_indices(g)
+    check_names([g.kv_cache_bytes, *(f for t in g.tensors for f in (t.elements, t.item))], symbols)
+    check_names([c.repeat for c in g.calls], symbols)
+    for n in g.nodes:
+        moved = (*(r.elements for r in n.reads), *(e for _, e in n.writes))
+        figures = (n.flops, n.matmul_flops, n.extent, n.scores, n.pairs, *moved)
+        check_names([f for f in figures if f is not None], symbols)

@@ -8,61 +8,72 @@ from __future__ import annotations
 from itertools import groupby
 
 from ..formula.language import FormulaError
+from ..records.cases import Case
+from ..records.graph import Graph, Node
 from ..records.model import ModelRecord
 from ..records.status import Check
-from ..records.cases import Case
-from .numbers import Sheet, sheet_of_graph
 
 # %% auto #0
-__all__ = ['FIELDS', 'difference', 'compare_case', 'compare_weights', 'compare_pairs']
+__all__ = ['difference', 'compare_case', 'compare_weights', 'compare_pairs']
 
 # %% ../../nbs/verification/02_compare.ipynb #0324ea0b
-FIELDS = ("operator", "kind", "call", "line", "helper", "flops", "matmul_flops", "extent")
+def _fields(graph: Graph, n: Node) -> dict:
+    return {
+        "operator": n.op, "kind": n.kind, "call": n.call, "line": graph.place(n.line), "helper": n.via,
+        "flops": n.flops, "matmul_flops": n.matmul_flops, "extent": n.extent
+    }
 
 
-def _node_difference(a: tuple, b: tuple) -> str:
-    for name, x, y in zip(FIELDS, a, b):
-        if x != y:
-            return f"{name} is {x}, the run has {y}"
-    return f"scores is {a[8]}, the run has {b[8]}" if a[8] not in (None, b[8]) else ""
+def _node_difference(ours: Graph, theirs: Graph, a: Node, b: Node) -> str:
+    known = _fields(theirs, b)
+    for name, x in _fields(ours, a).items():
+        if x != known[name]:
+            return f"{name} is {x}, the run has {known[name]}"
+    return f"scores is {a.scores}, the run has {b.scores}" if a.scores not in (None, b.scores) else ""
 
 # %% ../../nbs/verification/02_compare.ipynb #591ded87
-def _tensor_difference(ours: Sheet, theirs: Sheet, a: tuple, b: tuple, same: dict, back: dict) -> str:
-    "What differs in what two operators read and write; `same` and `back` collect which tensors of the two sheets are one"
-    for name, x, y in (("reads", a[9], b[9]), ("writes", a[10], b[10])):
+def _tensor_difference(ours: Graph, theirs: Graph, a: Node, b: Node, same: dict, back: dict) -> str:
+    """What differs in what two operators read and write.
+
+    `same` and `back` collect which tensors of the two graphs are one.
+    """
+    moved = lambda n: (("reads", [(r.tensor, r.elements) for r in n.reads]), ("writes", n.writes))
+    for (name, x), (_, y) in zip(moved(a), moved(b)):
         x, y = [row for row in x if row[1]], [row for row in y if row[1]]
         if [n for _, n in x] != [n for _, n in y]:
             return f"{name} {[n for _, n in x]} elements, the run {[n for _, n in y]}"
         for (s, _), (t, _) in zip(x, y):
-            if ours.tensors[s] != theirs.tensors[t]:
-                return (
-                    f"tensor {s} is {ours.tensors[s]} (elements, bytes of each, kind), the run has {theirs.tensors[t]}"
-                )
-            if ours.tensors[s][2] != "weight" and (same.setdefault(s, t), back.setdefault(t, s)) != (t, s):
+            known, other = ((v.elements, v.item, v.kind) for v in (ours.tensors[s], theirs.tensors[t]))
+            if known != other:
+                return f"tensor {s} is {known} (elements, bytes of each, kind), the run has {other}"
+            if ours.tensors[s].kind != "weight" and (same.setdefault(s, t), back.setdefault(t, s)) != (t, s):
                 return f"{name} tensor {s}, the run another one of that size"
     return ""
 
 # %% ../../nbs/verification/02_compare.ipynb #223baa27
-def difference(ours: Sheet, theirs: Sheet) -> str:
-    "The first row in which a record's sheet differs from a run's; empty when they are equal"
+def _calls(graph: Graph) -> list[tuple]:
+    "Path, class, enclosing call, how often, and place of each call"
+    return [(c.path, c.class_name, c.parent, c.repeat, graph.place(c.line)) for c in graph.calls]
+
+
+def difference(ours: Graph, theirs: Graph) -> str:
+    "The first row in which a record's graph at some numbers differs from a run's; empty when they are equal"
     for what, a, b in (("calls", ours.calls, theirs.calls), ("operators", ours.nodes, theirs.nodes)):
         if len(a) != len(b):
             return f"{len(a)} {what}, the run has {len(b)}"
-    for i, (a, b) in enumerate(zip(ours.calls, theirs.calls)):
+    for i, (a, b) in enumerate(zip(_calls(ours), _calls(theirs))):
         if a != b:
             return f"calls[{i}] is {a}, the run has {b}"
     same, back = {}, {}
     for i, (a, b) in enumerate(zip(ours.nodes, theirs.nodes)):
-        found = _node_difference(a, b) or _tensor_difference(ours, theirs, a, b, same, back)
+        found = _node_difference(ours, theirs, a, b) or _tensor_difference(ours, theirs, a, b, same, back)
         if found:
-            return f"nodes[{i}] {a[0]} at line {a[3][1]}: {found}"
+            return f"nodes[{i}] {a.op} at line {ours.place(a.line)[1]}: {found}"
     if same.get(ours.logits, theirs.logits) != theirs.logits:
         return f"the logits are tensor {ours.logits}, the run returns another one"
-    return (
-        ""
-        if ours.kv_cache_bytes == theirs.kv_cache_bytes
-        else f"kv_cache_bytes is {ours.kv_cache_bytes}, the run holds {theirs.kv_cache_bytes}"
-    )
+    if ours.kv_cache_bytes != theirs.kv_cache_bytes:
+        return f"kv_cache_bytes is {ours.kv_cache_bytes}, the run holds {theirs.kv_cache_bytes}"
+    return ""
 
 # %% ../../nbs/verification/02_compare.ipynb #fd4d2d79
 def compare_case(record: ModelRecord, case: str, evidence) -> Check:
@@ -70,7 +81,7 @@ def compare_case(record: ModelRecord, case: str, evidence) -> Check:
     what, runs = f"symbolic equals concrete, per operator: {case}", evidence.runs.get(case, [])
     for run in runs:
         try:
-            found = difference(sheet_of_graph(record.graph(case), run.values), run)
+            found = difference(record.graph(case).at(run.values), run.graph)
         except (FormulaError, LookupError, TypeError) as e:
             found = " ".join(str(e).split())
         if found:
@@ -112,7 +123,10 @@ def compare_weights(record: ModelRecord, evidence) -> Check:
 
 # %% ../../nbs/verification/02_compare.ipynb #857c12a0
 def _left_alike(ours: list, theirs: list) -> bool:
-    "Whether the pairs of a record's attentions are those of a run; repeated calls are there once, those of unknown masks not at all"
+    """Whether the pairs of a record's attentions are those of a run.
+
+    Repeated calls are there once, those of unknown masks not at all.
+    """
     if len(ours) == len(theirs):
         return all(a in (None, b) for a, b in zip(ours, theirs))
     rest = iter(theirs)
@@ -120,16 +134,17 @@ def _left_alike(ours: list, theirs: list) -> bool:
 
 
 def compare_pairs(record: ModelRecord, case: str, evidence) -> list[Check]:
-    "The pairs that masks leave, against those that a run on real tensors counted; no check where the record states none"
+    "The pairs that masks leave, against those that a run on real tensors counted; no check if the record states none"
     if not any(n.pairs for n in record.graph(case).nodes):
         return []
     alike = Case.parse(case).without("all_logits", "single").name  # its masks leave the same pairs
     what, runs = f"pairs under the mask equal a run with data: {case}", evidence.kept.get(alike, [])
     for values, theirs in runs:
         try:
-            ours = sheet_of_graph(record.graph(case), values).pairs
+            graph = record.graph(case).at(values)
         except FormulaError as e:
             return [Check(what, False, str(e))]
+        ours = [n.pairs for n in graph.nodes if n.scores is not None]
         if not _left_alike(ours, theirs):
             return [Check(what, False, f"{ours}, the run left {theirs}")]
     if not runs and alike in evidence.too_large:

@@ -15,7 +15,7 @@ from ..records.graph import Graph
 from ..records.model import ModelRecord
 from ..records.status import Check
 from ..records.cases import Case
-from .numbers import Sheet, sheet_of_graph
+from .numbers import Sheet
 
 # %% auto #0
 __all__ = ['subtree', 'large_sizes', 'equal', 'expansion', 'split', 'of_config', 'by_itself', 'compare_classes', 'sheets_of']
@@ -80,7 +80,7 @@ def of_config(analysis: Analysis) -> bool:
 
 
 def by_itself(analysis: Analysis, model: str = "") -> bool:
-    "Whether a class is built from numbers and costs in a model, in its general use, what it costs when it is run by itself"
+    "Whether a class is built from numbers and its general use in a model costs what it costs by itself"
     kernels = analysis.variant(model).kernels
     general = [k for k in kernels if all(c.holds({"use": 0}) for c in k.when if c.names == {"use"})]
     return not of_config(analysis) and (bool(general) or not kernels)
@@ -121,10 +121,14 @@ def _wrong_arguments(analysis: Analysis, passed: dict, sheet: Sheet, call: int) 
 
 # %% ../../nbs/verification/03_expansion.ipynb #f67b744a
 def _operator_problems(kernels: list, executed: list, env: dict):
-    "The operators of a line's kernels against the executed ones, (name, four figures) each, and the kernels' own cost against their sum"
+    """The operators of a line's kernels against the executed ones, and the kernels' own cost against their sum.
+
+    executed: (name, four figures) of each. Gives one sentence for each problem.
+    """
     operators = [o for k in kernels for o in k.operators]
     if [o.name for o in operators] != [name for name, _ in executed]:
-        yield f"has {', '.join(o.name for o in operators) or 'no operator'}; what runs is {', '.join(name for name, _ in executed) or 'none'}"
+        ran = ", ".join(name for name, _ in executed) or "none"
+        yield f"has {', '.join(o.name for o in operators) or 'no operator'}; what runs is {ran}"
         return
     for o, (_, theirs) in zip(operators, executed):
         ours = tuple(f.evaluate(env) for f in o.cost)
@@ -143,7 +147,10 @@ class _Walk:
         self.sheet, self.model, self.case, self.db = sheet, model, case, db
 
     def call(self, call: int, name: str, env: dict) -> tuple:
-        "One call against its class's record at the numbers `env`: (problems, calls below with their class and numbers, kernels met)"
+        """One call against its class's record at the numbers `env`.
+
+        Gives the problems, the calls below with their class and numbers, and the kernels that were met.
+        """
         key, analysis = (call, self.model, self.case, tuple(sorted(env.items()))), self.db.get(name)
         kept = self.sheet.memo.get(key)
         if kept is None or kept[0] is not analysis:
@@ -167,12 +174,12 @@ class _Walk:
                 if key in lines
                 else f"line {key[1]} does not happen {key[2]} times"
             )
-        for key in lines.keys() & kernels.keys():
+        for key in sorted(lines.keys() & kernels.keys()):
             nodes, calls = lines[key]
             where = f"{analysis.class_name.rsplit('.', 1)[-1]} line {key[1]}"
             problems += [
                 f"line {key[1]} {p}"
-                for p in _operator_problems(kernels[key], [(n[0], self.sheet.cost(n)) for n in nodes], env)
+                for p in _operator_problems(kernels[key], [(n.op, tuple(self.sheet.graph.cost(n))) for n in nodes], env)
             ]
             wrong, found = self._references(kernels[key], calls, env, where)
             problems += [f"line {key[1]} {p}" for p in wrong]
@@ -186,7 +193,7 @@ class _Walk:
             return ["does not refer to the same calls in all four figures"], []
         left, problems, below = counts[0], [], []
         for c in calls:
-            name = self.sheet.calls[c][1]
+            name = self.sheet.graph.calls[c].class_name
             fitting = [key for key, n in left.items() if key[0] == name and n > 0]
             tried = [(key, *self._passed(key, c, alone=len(fitting) == 1)) for key in fitting]
             if not tried:
@@ -208,14 +215,15 @@ class _Walk:
         # what it was built with is not known: what it costs must do
         unseen = not self.sheet.built and not of_config(analysis)
         if not wrong and (unseen or not alone) and self.call(call, name, numbers)[0]:
-            wrong = f"refers to {name.rsplit('.', 1)[-1]} with {', '.join(f'{n}={v}' for n, v in key[1])}, which does not cost what the call does"
+            passed = ", ".join(f"{n}={v}" for n, v in key[1])
+            wrong = f"refers to {name.rsplit('.', 1)[-1]} with {passed}, which does not cost what the call does"
         return wrong, numbers
 
 # %% ../../nbs/verification/03_expansion.ipynb #d815fc53
 def compare_classes(sheet: Sheet, model: str, case: str, db: Database) -> tuple[dict, dict]:
     "Class records against one sheet, from its first call down: ({class: problems}, {class: kernels that were met})"
     walk, problems, met = _Walk(sheet, model, case, db), {}, {}
-    todo = [(0, sheet.calls[0][1], sheet.values)]
+    todo = [(0, sheet.graph.calls[0].class_name, sheet.values)]
     while todo:
         call, name, env = todo.pop()
         if name not in db:
@@ -232,5 +240,5 @@ def sheets_of(record: ModelRecord, case: str, evidence) -> list[Sheet]:
     "The runs of a case, and the record's own graph at numbers too large to run"
     graph = record.graph(case)
     if evidence.memo.get(case, (None,))[0] is not graph:
-        evidence.memo[case] = graph, [sheet_of_graph(graph, values) for values in evidence.samples.get(case, [])]
+        evidence.memo[case] = graph, [Sheet(graph.at(values), values) for values in evidence.samples.get(case, [])]
     return [*evidence.runs.get(case, []), *evidence.memo[case][1]]

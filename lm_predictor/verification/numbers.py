@@ -15,72 +15,37 @@ from ..records.model import ModelRecord, moved
 from ..records.cases import Case
 
 # %% auto #0
-__all__ = ['BYTES', 'WORKLOADS', 'Sheet', 'sheet_of_graph', 'hold', 'case_of', 'settled', 'limits', 'draw', 'config_sizes',
-           'workload_sizes', 'samples']
+__all__ = ['BYTES', 'WORKLOADS', 'Sheet', 'hold', 'case_of', 'settled', 'limits', 'draw', 'config_sizes', 'workload_sizes',
+           'samples']
 
 # %% ../../nbs/verification/00_numbers.ipynb #8a566687
 @dataclass
 class Sheet:
     "One forward in numbers"
+    graph: Graph  # with integers and fractions for formulas
     values: dict  # symbol -> number
-    calls: list  # (path, class name, index of the enclosing call, repeat, (file, line))
-    # (op, kind, call, (file, line), via, flops, matmul_flops, extent, scores or None, ((tensor, elements read), ...),
-    # ((tensor, elements written), ...))
-    nodes: list
-    tensors: list  # (elements, bytes of an element, kind)
-    logits: int = -1  # the tensor that the model returns
-    kv_cache_bytes: int = 0
-    # of each operator with attention scores: pairs per head that the mask leaves, None where not known
-    pairs: list = field(default_factory=list)
-    # of each call of a run: the numbers that its module was built with and called on
-    built: list = field(default_factory=list)
+    built: tuple = ()  # of each call of a run: the numbers that its module was built with and called on
     memo: dict = field(default_factory=dict, repr=False)  # for those who compare with it
 
     @cached_property
     def lines(self) -> list:
-        "What each call executes, by source line: {(file, line, repeat): (operators, indices of the calls below)}; a loop's body is its call's own"
-        found, owner, times = [{} for _ in self.calls], [], []
-        for i, (path, name, parent, repeat, line) in enumerate(self.calls):
-            body = parent >= 0 and self.calls[parent][:2] == (path, name)
-            if parent >= 0 and not body:
-                found[owner[parent]].setdefault((*line, times[parent] * repeat), ([], []))[1].append(i)
-            owner.append(owner[parent] if body else i)
-            times.append(times[parent] * repeat if body else 1)
-        for node in self.nodes:
-            found[owner[node[2]]].setdefault((*node[3], times[node[2]]), ([], []))[0].append(node)
+        """What each call executes, by source line: {(file, line, repeat): (operators, indices of the calls below)}.
+
+        A loop's body is its call's own.
+        """
+        calls, place = self.graph.calls, self.graph.place
+        found, owner, times = [{} for _ in calls], [], []
+        for i, c in enumerate(calls):
+            above = calls[c.parent] if c.parent >= 0 else None
+            body = above is not None and (above.path, above.class_name) == (c.path, c.class_name)
+            if above is not None and not body:
+                key = (*place(c.line), times[c.parent] * c.repeat)
+                found[owner[c.parent]].setdefault(key, ([], []))[1].append(i)
+            owner.append(owner[c.parent] if body else i)
+            times.append(times[c.parent] * c.repeat if body else 1)
+        for node in self.graph.nodes:
+            found[owner[node.call]].setdefault((*place(node.line), times[node.call]), ([], []))[0].append(node)
         return found
-
-    def cost(self, node: tuple) -> tuple:
-        "FLOPs, the part of them in matrix products, bytes read, bytes written by one execution of an operator"
-        return node[5], node[6], *(sum(n * self.tensors[t][1] for t, n in rows) for rows in node[9:11])
-
-# %% ../../nbs/verification/00_numbers.ipynb #723f2bc0
-def sheet_of_graph(graph: Graph, values: dict) -> Sheet:
-    "A graph's formulas at numbers; raises FormulaError where a name has none"
-    known = {}
-
-    def at(f):
-        text = str(f)
-        if text not in known:
-            known[text] = f.evaluate(values)
-        return known[text]
-
-    lines = [(row.file, row.line) for row in graph.lines]
-    calls = [
-        (c.path, c.class_name, c.parent, at(c.repeat), lines[c.line] if c.line >= 0 else ("", 0)) for c in graph.calls
-    ]
-    nodes = [
-        (
-            n.op, n.kind, n.call, lines[n.line], n.via, at(n.flops), at(n.matmul_flops), at(n.extent),
-            n.scores and at(n.scores), tuple((r.tensor, at(r.elements)) for r in n.reads),
-            tuple((t, at(e)) for t, e in n.writes)
-        )
-        for n in graph.nodes
-    ]
-    return Sheet(
-        values, calls, nodes, [(at(t.elements), at(t.item), t.kind) for t in graph.tensors], graph.logits,
-        at(graph.kv_cache_bytes), [n.pairs and at(n.pairs) for n in graph.nodes if n.scores]
-    )
 
 # %% ../../nbs/verification/00_numbers.ipynb #4e86c632
 # no format has these widths; the experts reached are data too

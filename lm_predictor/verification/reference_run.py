@@ -18,6 +18,7 @@ import torch
 
 from ..models.attributes import canonical, integers, set_attribute, text_config
 from ..formula.language import parse
+from ..records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ..records.model import ModelRecord
 from ..tracing.runtime.layers import layer_kinds
 from ..tracing.runtime.masks import left_pairs, one_thread, weightless
@@ -66,39 +67,53 @@ def built_numbers(event: Call, arguments: dict) -> dict:
     return found
 
 # %% ../../nbs/verification/01_reference_run.ipynb #60a9b0df
+class _Rows:
+    "The rows of a graph in numbers, written down while a recording is walked"
+
+    def __init__(self, values: dict, arguments: dict):
+        self.values, self.arguments = values, arguments
+        self.calls, self.nodes, self.built = [], [], []
+        self.tensors, self.lines = {}, {}  # id of a storage, file and number -> index
+        self.times = {}  # id of a storage -> how often what touches it happens
+
+    def place(self, event) -> int:
+        at = event.file, event.line
+        return self.lines.setdefault(at, len(self.lines)) if at != ("", 0) else -1
+
+    def moved(self, accesses) -> list:
+        return [(self.tensors.setdefault(row[0], len(self.tensors)), number(row[1])) for row in accesses]
+
+    def operator(self, op: Op, call: int, times: int) -> None:
+        scores = number(op.shape[-1]) * number(op.shape[-2]) if op.kind == "softmax" and len(op.shape) >= 3 else None
+        reads, writes = tuple(Read(*row) for row in self.moved(op.reads)), tuple(self.moved(op.writes))
+        self.nodes.append(
+            Node(op.name, op.kind, call, self.place(op), reads, writes, number(op.flops), number(op.matmul_flops),
+                 op.via, number(op.extent), scores)
+        )
+        self.times.update((t, times) for t, *_ in (*op.reads, *op.writes))
+
+    def walk(self, event: Call, parent: int = -1, times: int = 1) -> None:
+        index, repeat = len(self.calls), parse(event.repeat).evaluate(self.values)
+        self.calls.append(CallSite(event.path, event.class_name, parent, repeat, self.place(event)))
+        self.built.append(built_numbers(event, self.arguments))
+        for below in event.events:
+            step = self.operator if isinstance(below, Op) else self.walk
+            step(below, index, times * repeat)
+
+# %% ../../nbs/verification/01_reference_run.ipynb #e6f99971
 def sheet_of_run(recorder, values: dict, arguments: dict) -> Sheet:
     "A folded recording of a run with plain integers; `arguments`: id(module) -> what it was built with"
-    sheet, ids, times_of = Sheet(values, [], [], []), {}, {}
-    storages = {s.id: s for s in recorder.storages.values()}
-
-    def rows(accesses) -> tuple:
-        return tuple((ids.setdefault(row[0], len(ids)), number(row[1])) for row in accesses)
-
-    def operator(op: Op, index: int, times: int):
-        scores = number(op.shape[-1]) * number(op.shape[-2]) if op.kind == "softmax" and len(op.shape) >= 3 else None
-        sheet.nodes.append(
-            (
-                op.name, op.kind, index, (op.file, op.line), op.via, number(op.flops), number(op.matmul_flops),
-                number(op.extent), scores, rows(op.reads), rows(op.writes)
-            )
-        )
-        times_of.update((t, times) for t, *_ in (*op.reads, *op.writes))
-
-    def walk(event: Call, parent: int, times: int):
-        index, repeat = len(sheet.calls), parse(event.repeat).evaluate(values)
-        sheet.calls.append((event.path, event.class_name, parent, repeat, (event.file, event.line)))
-        sheet.built.append(built_numbers(event, arguments))
-        for below in event.events:
-            operator(below, index, times * repeat) if isinstance(below, Op) else walk(below, index, times * repeat)
-
-    walk(recorder.root, -1, 1)
+    rows, storages, logits, held = _Rows(values, arguments), {s.id: s for s in recorder.storages.values()}, -1, 0
+    rows.walk(recorder.root)
     if hasattr(recorder, "logits"):
-        sheet.logits = ids.setdefault(recorder.logits, len(ids))
-        sheet.kv_cache_bytes = sum(
-            times_of.get(t, 1) * number(n) * storage_bytes(storages[t], values) for t, n in recorder.cache
+        logits = rows.tensors.setdefault(recorder.logits, len(rows.tensors))
+        held = sum(
+            rows.times.get(t, 1) * number(n) * storage_bytes(storages[t], values) for t, n in recorder.cache
         )
-    sheet.tensors = [(number(storages[s].elements), storage_bytes(storages[s], values), storages[s].kind) for s in ids]
-    return sheet
+    found = [storages[t] for t in rows.tensors]
+    tensors = tuple(Tensor(number(s.elements), storage_bytes(s, values), s.kind) for s in found)
+    lines = tuple(Line(file, line, "") for file, line in rows.lines)
+    return Sheet(Graph(tensors, tuple(rows.calls), lines, tuple(rows.nodes), logits, held), values, tuple(rows.built))
 
 # %% ../../nbs/verification/01_reference_run.ipynb #4ac7cc47
 @dataclass
