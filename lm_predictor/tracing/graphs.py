@@ -21,9 +21,10 @@ from ..models.attributes import SYMBOLIC, canonical, flat, settings, text_config
 from ..records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ..records.model import ModelRecord
 from ..records.source import source_file
-from .runtime.forward import WITHOUT, cache_name, shown_modules
+from .runtime.forward import cache_name, shown_modules
 from .runtime.layers import layer_count, layers_name, per_layer
 from .runtime.masks import kept_pairs, pairs_formula
+from .runtime.quirks import Need, quirk
 from .runtime.recorder import Call, Op, Recorder, TraceError, distinct, frame_file
 from .symbolic import Form, ModelTrace
 from ..records.cases import Case
@@ -359,11 +360,8 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     count, size_bytes, modules = weights_and_modules(trace, write)
     pairs, notes = _pairs(trace)
     if not cache_name(trace.model):
-        why = (
-            f"is run without its cache ({WITHOUT[config.model_type]})"
-            if config.model_type in WITHOUT
-            else "keeps no cache"
-        )
+        why = quirk(config.model_type, Need.NO_CACHE)
+        why = f"is run without its cache ({why})" if why else "keeps no cache"
         notes = (*notes, f"this model {why}: every forward runs the tokens before the new ones again")
     notes = (*notes, *_never_run(trace))
     uncounted = {}

@@ -16,10 +16,11 @@ import torch
 
 from ...models.attributes import text_config
 from .patches import patched
+from .quirks import Need, quirk
 from .recorder import _CALL_CODE
 
 # %% auto #0
-__all__ = ['FLOAT32', 'INNER', 'constructor_arguments', 'defaults', 'symbolic_construction', 'symbolic_roots', 'build']
+__all__ = ['constructor_arguments', 'defaults', 'symbolic_construction', 'symbolic_roots', 'build']
 
 # %% ../../../nbs/tracing/runtime/03_building.ipynb #ea300380
 @contextlib.contextmanager
@@ -95,11 +96,11 @@ def build(config, **options):
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as classes
-    dtype = torch.float32 if config.model_type in FLOAT32 else torch.bfloat16
+    dtype = torch.float32 if quirk(config.model_type, Need.FLOAT32) else torch.bfloat16
     options = dict(dtype=dtype, attn_implementation="eager") | options
     cls = classes.get(type(config), None)
     with defaults(), no_init_weights(), symbolic_construction():
-        if config.model_type in INNER:
+        if quirk(config.model_type, Need.INNER_CONFIG):
             model = cls._from_config(text_config(config), **options)
         else:
             model = AutoModelForCausalLM.from_config(config, **options)
@@ -111,10 +112,6 @@ def build(config, **options):
         if hasattr(m, "warn_if_padding_and_no_attention_mask"):
             m.warn_if_padding_and_no_attention_mask = _no_warning  # it looks at token ids, which are not there
     return model.eval()
-
-
-FLOAT32 = ("reformer", "xlnet")  # their code mixes in float32 weights or constants and runs in nothing else
-INNER = ("musicgen", "musicgen_melody")  # their language model is built from the decoder's config inside theirs
 
 
 def _no_warning(*args, **kwargs):

@@ -16,25 +16,26 @@ from torch.utils._pytree import tree_leaves
 
 from .patches import patched
 from .layers import keep_kinds
+from .quirks import Need, quirk
 from .recorder import Recorder, distinct, recording, view_key
 from .values import KnownValues
 from ..symbols import Symbols
 
 # %% auto #0
-__all__ = ['CACHE_NAMES', 'WITHOUT', 'cache_name', 'ordered_sets', 'token_ids', 'call', 'empty_cache', 'cached_tensors',
-           'module_state', 'renamed_cache', 'shown_modules', 'Runnable']
+__all__ = ['CACHE_NAMES', 'cache_name', 'ordered_sets', 'token_ids', 'call', 'empty_cache', 'cached_tensors', 'module_state',
+           'renamed_cache', 'shown_modules', 'Runnable']
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #8b168a51
 # what forward() calls its cache
 CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
-WITHOUT = {"prophetnet": "takes its cache for one new token only", "blt": "its forward with a cache fails",
-           "reformer": "takes its cache for one new token only"}  # types run as if they kept no cache, and why
 
 
 def cache_name(model) -> str:
-    "The argument through which a model takes its cache; empty when it has none"
+    "The argument through which a model takes its cache; empty when it has none, or is run as if it had none"
+    if quirk(model.config.model_type, Need.NO_CACHE):
+        return ""
     known = inspect.signature(model.forward).parameters
-    return next((n for n in CACHE_NAMES if n in known), "") if model.config.model_type not in WITHOUT else ""
+    return next((n for n in CACHE_NAMES if n in known), "")
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #ed0ea7b4
 class _Like(type):
@@ -64,18 +65,14 @@ def ordered_sets(model):
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #337320f9
 def token_ids(model, batch_size, seq_len, cache=None, cache_len=0) -> torch.Tensor:
-    """Token ids (batch_size, seq_len) as a model takes them: one row per codebook of MusicGen.
+    """Token ids (batch_size, seq_len) as a model takes them: one row per codebook of a sequence.
 
-    All tokens so far for CPM-Ant, which drops the cached ones itself, and for models without a cache.
+    All tokens so far for a model without a cache, and for one that drops the cached ones itself.
     """
-    if not cache_name(model) or model.config.model_type == "cpmant" and cache is not None:
-        seq_len = seq_len + cache_len
-    rows = (
-        batch_size * getattr(model.config, "num_codebooks", 1)
-        if model.config.model_type.endswith("_decoder")
-        else batch_size
-    )
-    return torch.zeros((rows, seq_len), dtype=torch.long, device=model.device)
+    again = cache is not None and quirk(model.config.model_type, Need.ALL_TOKENS)
+    tokens = seq_len + cache_len if again or not cache_name(model) else seq_len
+    books = model.config.num_codebooks if quirk(model.config.model_type, Need.CODEBOOKS) else 1
+    return torch.zeros((batch_size * books, tokens), dtype=torch.long, device=model.device)
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #0befe1b8
 def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0):
