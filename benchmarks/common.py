@@ -26,7 +26,7 @@ class Timed(NamedTuple):
 def product() -> list[str]:
     "The installed script of this interpreter's environment, else the checkout"
     script = shutil.which("lm-predictor", path=str(Path(sys.executable).parent))
-    run = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from lm_predictor.app.cli import main; sys.exit(main(sys.argv[1:]))"
+    run = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from lm_predictor.app.cli.main import main; sys.exit(main(sys.argv[1:]))"
     return [script] if script else [sys.executable, "-c", run]
 
 

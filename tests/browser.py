@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RUN = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from lm_predictor.app.cli import main; sys.exit(main(sys.argv[1:]))"
+RUN = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from lm_predictor.app.cli.main import main; sys.exit(main(sys.argv[1:]))"
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--no-first-run")
 
 

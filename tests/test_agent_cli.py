@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from lm_predictor.app.cli import main
+from lm_predictor.app.cli.main import main
 from lm_predictor.formula.caches import reset
 from lm_predictor.records.database import Database, shipped_directory
 from lm_predictor.agent.journal import alone
@@ -111,7 +111,7 @@ def test_model_needs_some(shell):
 
 def test_model_with_force(shell, monkeypatch):
     "With --force what is verified is analyzed again; classes that the server has nothing good for fail, each in one line"
-    monkeypatch.setattr("lm_predictor.app.cli._needed", lambda model, db: ([NORM, LINEAR, MLP], False))
+    monkeypatch.setattr("lm_predictor.app.cli.agent.needed_by", lambda model, db: ([NORM, LINEAR, MLP], False))
     with Api({NORM: recorded(NORM), LINEAR: [turn(stop="refusal")], MLP: recorded(MLP)}) as api:
         status, out, _ = shell(f"agent --model llama-2-7b --force --base-url {api.url}")
     assert status == 2 and f"{NORM}: verified" in out and f"{MLP}: verified" in out and f"{LINEAR}: failed, 1 turns, 1,200 tokens; the model refused\n" in out
@@ -123,7 +123,7 @@ def test_model_that_cannot_be_traced(shell, monkeypatch):
 
     def untraceable(*_):
         raise ModelError("llama: it needs the package kernels: pip install kernels") from ImportError("kernels")
-    monkeypatch.setattr("lm_predictor.obtain.find.find_record", untraceable)
+    monkeypatch.setattr("lm_predictor.app.cli.agent.find_record", untraceable)
     with Api({root: [turn(("write", {"path": "work/analysis.md", "content": "STOP: this is a test"})), turn()]}) as api:
         status, out, err = shell(f"agent --model llama-2-7b --force --base-url {api.url}")
         assert status == 2 and out.startswith(f"{root}: failed, 2 turns") and "the agent stopped: this is a test" in out
@@ -214,7 +214,7 @@ def test_in_another_process(shell):
 def on_a_terminal(arguments, until, then=lambda child: None):
     "What the command shows on a terminal of 120 columns, without colours; `then` is called when a text is seen"
     main_end, other = pty.openpty()
-    code = "import sys; from lm_predictor.app.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from lm_predictor.app.cli.main import main; sys.exit(main(sys.argv[1:]))"
     child = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=other, stdout=other, stderr=other, close_fds=True,
                              env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "TERM": "xterm"})
     os.close(other)

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from lm_predictor.app.audit import SECTIONS, audit, source
-from lm_predictor.app.cli import main
+from lm_predictor.app.cli.main import main
 from lm_predictor.models.validation import ModelError
 
 ROOT = Path(__file__).resolve().parent.parent

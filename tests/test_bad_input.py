@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lm_predictor.app.cli import main
+from lm_predictor.app.cli.main import main
 from lm_predictor.records.database import shipped_directory
 
 CONFIGS = {

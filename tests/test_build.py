@@ -17,7 +17,7 @@ from lm_predictor.models.matching import outdated, stored_records
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ["openai-community/gpt2", "openai-community/gpt2-medium", "meta-llama/Llama-2-7b-hf", "TinyLlama/TinyLlama-1.1B-Chat-v1.0"]  # of three kinds
-SHELL = "import sys; from lm_predictor.app.cli import main; sys.exit(main(sys.argv[1:]))"
+SHELL = "import sys; from lm_predictor.app.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 def start(directory: Path, *argv) -> subprocess.Popen:

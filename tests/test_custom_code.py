@@ -80,7 +80,7 @@ def shell(tmp_path):
         env = os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "LM_PREDICTOR_DB": str(tmp_path / "db"),
                             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])}
         env.pop("HF_MODULES_CACHE", None)
-        return subprocess.run([sys.executable, "-c", "import sys; from lm_predictor.app.cli import main; sys.exit(main(sys.argv[1:]))", *map(str, argv)],
+        return subprocess.run([sys.executable, "-c", "import sys; from lm_predictor.app.cli.main import main; sys.exit(main(sys.argv[1:]))", *map(str, argv)],
                               env=env, capture_output=True, text=True, timeout=120)
     return run
 

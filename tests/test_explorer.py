@@ -11,7 +11,7 @@ import pytest
 
 from browser import ROOT, RUN, chromium, opened
 from lm_predictor import analyze
-from lm_predictor.app.cli import main, parser
+from lm_predictor.app.cli.main import main, parser
 from lm_predictor.app.page import missing
 
 

@@ -9,9 +9,9 @@ HEAVY = ("torch", "transformers", "sympy", "matplotlib", "anthropic", "jsonschem
 
 @pytest.mark.parametrize("code", [
     "import lm_predictor",
-    "from lm_predictor.app.cli import main; assert main(['analyze', 'meta-llama/Llama-2-7b-hf']) == 0",
-    "from lm_predictor.app.cli import main; assert main(['analyze', 'gpt2', '--hardware', 'h100', '--execution', 'eager', '--format', 'json']) == 0",
-    "from lm_predictor.app.cli import main; assert main(['inspect', 'mixtral-8x7b']) == 0",
+    "from lm_predictor.app.cli.main import main; assert main(['analyze', 'meta-llama/Llama-2-7b-hf']) == 0",
+    "from lm_predictor.app.cli.main import main; assert main(['analyze', 'gpt2', '--hardware', 'h100', '--execution', 'eager', '--format', 'json']) == 0",
+    "from lm_predictor.app.cli.main import main; assert main(['inspect', 'mixtral-8x7b']) == 0",
     "from lm_predictor import analyze; analyze('qwen3-8b').at(batch_size=8, seq_len=1, cache_len=4096).on('h200').time_s",
 ])
 def test_loads_nothing_heavy(code):

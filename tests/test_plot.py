@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from lm_predictor import analyze
-from lm_predictor.app.cli import main
+from lm_predictor.app.cli.main import main
 
-SHELL = [sys.executable, "-c", "import sys; from lm_predictor.app.cli import main; sys.exit(main(sys.argv[1:]))"]
+SHELL = [sys.executable, "-c", "import sys; from lm_predictor.app.cli.main import main; sys.exit(main(sys.argv[1:]))"]
 RUNS = ["llama-2-7b --hardware h100", "llama-2-7b", "deepseek-ai/DeepSeek-V3 --cache-len 4096 --hardware h200", "gpt2 --execution eager --hardware l4",
         "mixtral-8x7b --w-bits 4 --kv-bits 8", "AntonV/mamba2-2.7b-hf --hardware a100 --seq-len 512"]
 

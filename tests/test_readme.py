@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-SHELL = "import sys; from lm_predictor.app.cli import main; sys.exit(main(sys.argv[1:]))"
+SHELL = "import sys; from lm_predictor.app.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 def blocks(language: str) -> list[str]:
