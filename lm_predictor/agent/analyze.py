@@ -21,7 +21,7 @@ from pathlib import Path
 from .loop import CHECK_TOOL, AgentError, Budget, Result, Spent, replay_send, run, sdk_send
 from .sandbox import TOOLS, Box, BoxError
 from .check import Checker, covered
-from ..records.database import Database, DatabaseError, read_analysis
+from ..records.database import Database, DatabaseError, read_analysis, write_text
 from .journal import Journal, JournalError, alone, read_rows
 from .prompt import agent_schema, instructions, prompt_version, task_text
 from ..cost.registry import signature
@@ -219,7 +219,7 @@ def _stored(class_name, source, check, box, journal, result, llm, author, db, re
         document = box.text("work/analysis.md", "check")
     except BoxError:
         document = ""
-    _write_text(directory / f"{class_name}.md", document)
+    write_text(directory / f"{class_name}.md", document)
     if journal.path != directory / journal.path.name:
         shutil.copyfile(journal.path, directory / journal.path.name)
     _put(analysis, db)
@@ -236,12 +236,6 @@ def _put(analysis: Analysis, db: Database) -> None:
     if second.is_file() and read_analysis(second).provenance.get("method") == "agent":
         second.unlink()
         db.reread([analysis.class_name])
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 # %% ../../nbs/agent/05_analyze.ipynb #035d78cd
 def _is_stored(class_name: str, journal: Journal, db: Database) -> bool:

@@ -11,6 +11,8 @@ import json
 import os
 from pathlib import Path
 
+from ..records.database import held
+
 # %% auto #0
 __all__ = ['JournalError', 'read_rows', 'Journal', 'alone']
 
@@ -92,36 +94,14 @@ class Journal:
     def sha256(self) -> str:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
-# %% ../../nbs/agent/02_journal.ipynb #2001fc8a
-def _lock(lock: Path, name: str) -> int | None:
-    "An open, locked file; None where the system has no such locks"
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    while True:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-            raise JournalError(f"{name} is being analyzed by another process; wait for it to end") from None
-        with contextlib.suppress(FileNotFoundError):  # whoever held it may just have removed it
-            if os.fstat(handle).st_ino == lock.stat().st_ino:
-                return handle
-        os.close(handle)
-
 # %% ../../nbs/agent/02_journal.ipynb #77b27c19
 @contextlib.contextmanager
 def alone(path: Path):
     "Within it nobody else works on a journal; raises JournalError at once where somebody does"
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f".{path.name}.lock")
-    handle = _lock(lock, path.stem)
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(held(path.with_name(f".{path.name}.lock"), wait=False))
+        except TimeoutError:
+            raise JournalError(f"{path.stem} is being analyzed by another process; wait for it to end") from None
         yield
-    finally:
-        if handle is not None:
-            lock.unlink(missing_ok=True)
-            os.close(handle)

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..agent.check import call_cost, lines_at
-from ..records.database import Database
+from ..records.database import Database, write_text
 from ..cost.expand import bind
 from ..formula.language import FormulaError, split_references, total
 from ..records.model import ModelRecord
@@ -591,5 +591,5 @@ def write_audit(class_name: str, directory: Path, model: str = "", db: Database 
     notebook = audit_notebook(class_name, model, db)
     path = Path(directory) / f"{(db or Database()).resolve(class_name)}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
     return path

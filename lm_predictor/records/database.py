@@ -20,8 +20,8 @@ from .analysis import (
     _WORKLOAD, Analysis, SchemaError, Variant, analysis_from_json, analysis_to_json, name_record)
 
 # %% auto #0
-__all__ = ['overlay_directory', 'shipped_directory', 'dumps', 'write_json', 'DatabaseError', 'read_json', 'sweep', 'locked',
-           'canonical_variants', 'joined', 'merged', 'read_analysis', 'Database']
+__all__ = ['overlay_directory', 'shipped_directory', 'dumps', 'write_text', 'write_json', 'DatabaseError', 'read_json', 'sweep',
+           'held', 'locked', 'canonical_variants', 'joined', 'merged', 'read_analysis', 'Database']
 
 # %% ../../nbs/records/04_database.ipynb #2a9d4702
 def overlay_directory() -> Path:
@@ -46,9 +46,8 @@ def dumps(data: object) -> str:
     return flat + "\n"
 
 # %% ../../nbs/records/04_database.ipynb #00e66f2f
-def write_json(path: Path, data: object) -> None:
-    "Write JSON atomically: a temporary file in the same directory, then a rename; equal text is left alone"
-    text = dumps(data)
+def write_text(path: Path, text: str) -> None:
+    "Write a file atomically: a temporary file in the same directory, then a rename; equal text is left alone"
     if path.is_file() and path.read_bytes() == text.encode():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +62,11 @@ def write_json(path: Path, data: object) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_json(path: Path, data: object) -> None:
+    "Write JSON atomically, as the database writes it"
+    write_text(path, dumps(data))
 
 # %% ../../nbs/records/04_database.ipynb #b4660e23
 class DatabaseError(LookupError):
@@ -106,21 +110,31 @@ def sweep(directory: Path) -> None:
 
 # %% ../../nbs/records/04_database.ipynb #317360b6
 @contextlib.contextmanager
+def held(
+    path: Path,  # of a lock file, which is there only within
+    wait: bool = True,  # until it is free; else TimeoutError where another holds it
+):
+    "Within it, nobody else holds this lock file"
+    from filelock import FileLock
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, timeout=-1 if wait else 0)
+    with lock:
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # Windows removes no open file; there its release does
+                path.unlink()
+
+
+@contextlib.contextmanager
 def locked(directory: Path):
     "Within it, no other process of this package writes to a directory"
     directory.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # where no lock file can be made, a write says why it cannot
+            stack.enter_context(held(directory / ".lock"))
         sweep(directory)
         yield
-    finally:
-        os.close(handle)
 
 # %% ../../nbs/records/04_database.ipynb #57cdc99f
 def canonical_variants(rows: list) -> tuple[Variant, ...]:
