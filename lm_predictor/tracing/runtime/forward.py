@@ -196,7 +196,7 @@ def renamed_cache(cache, swap: dict, symbols: Symbols):
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #63eaedd5
 def shown_modules(model):
-    "The modules of a model with their paths; one that several places share is there once if it has weights, and everywhere if it has none"
+    "The modules of a model with their paths; a shared one everywhere if it has no weights, else once"
     seen = set()
     for path, m in model.named_modules(remove_duplicate=False):
         if id(m) not in seen or next(m.parameters(), None) is None:

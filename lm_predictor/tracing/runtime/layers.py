@@ -17,8 +17,12 @@ __all__ = ['layers_name', 'layer_count', 'layer_lists', 'per_layer', 'layer_kind
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #95a6bc81
 def layers_name(config) -> str:
-    "The attribute in which a config says how many decoder layers it has, one that its class computes last; empty when it does not say so in one number"
-    for name in sorted(LAYERS, key=lambda name: isinstance(getattr(type(text_config(config)), name, None), property)):
+    """The attribute in which a config says how many decoder layers it has; empty when it does not say so in one number.
+
+    One that its class computes is the last to be asked.
+    """
+    cls = type(text_config(config))
+    for name in sorted(LAYERS, key=lambda name: isinstance(getattr(cls, name, None), property)):
         try:
             value = getattr(text_config(config), name, None)
         except Exception:  # some config classes raise their own errors for attributes that vary by layer
@@ -38,8 +42,10 @@ def layer_lists(model, layers: int) -> dict:
     "The module lists that hold one entry per layer, by path"
     found = {}
     for path, m in model.named_modules():
-        if isinstance(m, torch.nn.ModuleList) and len(m) == layers > 0 and not any(path.startswith(f"{outer}.") for outer in found):
-            found[path] = m  # a list inside a layer (as many experts as layers) is not the list of layers
+        # a list inside a layer (as many experts as layers) is not the list of layers
+        inside = any(path.startswith(f"{outer}.") for outer in found)
+        if isinstance(m, torch.nn.ModuleList) and len(m) == layers > 0 and not inside:
+            found[path] = m
     return found
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #0b3eca32
@@ -86,7 +92,7 @@ def per_layer(config, layers: int) -> dict:
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #0c6782a0
 def _counts_layers(model, lists: dict, layers: int) -> bool:
-    "Whether the code goes over several lists side by side, up to a number of its own: XLM's attentions[i], ffns[i], layer_norm1[i]"
+    "Whether the code goes over several lists side by side, as many entries as it has layers: XLM's ffns[i]"
     owners = [path.rpartition(".")[0] for path in lists]
     return any(
         owners.count(o) > 1 and any(vars(model.get_submodule(o)).get(name) == layers for name in LAYERS)
@@ -108,7 +114,7 @@ def layer_kinds(model, config) -> list[tuple[int, ...]]:
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #5954239e
 def _names_layers(name: str, value, layers: int) -> bool:
-    "Whether an attribute of a module holds some of the layers by their indexes: Mllama's cross_attention_layers, the keys of Zamba-2's layer_dic"
+    "Whether an attribute holds some of the layers by their indexes: Mllama's list, the keys of Zamba-2's layer_dic"
     return (
         "layer" in name
         and isinstance(value, (list, tuple, set, dict))
@@ -136,28 +142,17 @@ def layer_label(kind: tuple, layers: int) -> str:
         return f"{kind[0]},{kind[1]}..{kind[-1]}"
     return ",".join(map(str, kind)) if len(kind) < 5 else f"{kind[0]},{kind[1]},{kind[2]}..{kind[-1]}({len(kind)})"
 
-# %% ../../../nbs/tracing/runtime/05_layers.ipynb #0c71428f
-def keep_kinds(model, config, kinds) -> dict:
-    """Keep one layer of each kind, in place, in the model and its config.
+# %% ../../../nbs/tracing/runtime/05_layers.ipynb #3e1a50e1
+def _number(layer, before: int, now: int) -> None:
+    "Give a layer, and all modules in it that hold its index, another index"
+    for module in layer.modules():
+        for name, value in vars(module).items():
+            if _INDEX.search(name) and value == before and not isinstance(value, bool):
+                setattr(module, name, now)
 
-    Gives {path of a kept layer: (path to show, repeat)}: `layers.0` -> (`layers.*`, `num_layers`).
-    """
-    layers, names, config = layer_count(config), {}, text_config(config)
-    if not kinds:
-        return names
-    lists, stated = layer_lists(model, layers), per_layer(config, layers)
-    for path, m in lists.items():
-        kept = [m[kind[0]] for kind in kinds]
-        m._modules.clear()
-        for k, (layer, kind) in enumerate(zip(kept, kinds)):
-            m._modules[str(k)] = layer
-            for sub in layer.modules():
-                for name, value in vars(sub).items():
-                    if _INDEX.search(name) and value == kind[0] and not isinstance(value, bool):
-                        setattr(sub, name, k)
-            names[f"{path}.{k}"] = (
-                f"{path}.{layer_label(kind, layers)}", "num_layers" if len(kind) == layers else str(len(kind))
-            )
+# %% ../../../nbs/tracing/runtime/05_layers.ipynb #a23b4483
+def _keep_numbers(model, config, kinds, stated: dict, layers: int) -> None:
+    "Make a config, and attributes that hold layers by their indexes, speak of the kept layers only"
     for m in model.modules():
         for name, value in vars(m).items():
             if _names_layers(name, value, layers):
@@ -174,4 +169,24 @@ def keep_kinds(model, config, kinds) -> dict:
     for name in () if getattr(config, "hidden_size_per_layer_input", 0) else LAYERS:
         if getattr(config, name, None) == layers and not isinstance(getattr(type(config), name, None), property):
             set_attribute(config, name, len(kinds))
+
+# %% ../../../nbs/tracing/runtime/05_layers.ipynb #0c71428f
+def keep_kinds(model, config, kinds) -> dict:
+    """Keep one layer of each kind, in place, in the model and its config.
+
+    Gives {path of a kept layer: (path to show, repeat)}: `layers.0` -> (`layers.*`, `num_layers`).
+    """
+    layers, names, config = layer_count(config), {}, text_config(config)
+    if not kinds:
+        return names
+    lists, stated = layer_lists(model, layers), per_layer(config, layers)
+    for path, m in lists.items():
+        kept = [m[kind[0]] for kind in kinds]
+        m._modules.clear()
+        for k, (layer, kind) in enumerate(zip(kept, kinds)):
+            m._modules[str(k)] = layer
+            _number(layer, kind[0], k)
+            repeat = "num_layers" if len(kind) == layers else str(len(kind))
+            names[f"{path}.{k}"] = f"{path}.{layer_label(kind, layers)}", repeat
+    _keep_numbers(model, config, kinds, stated, layers)
     return names

@@ -26,7 +26,8 @@ __all__ = ['PAIRS', 'WORKLOADS', 'pairs_formula', 'weightless', 'LeftPairs', 'le
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #2f6c44bb
 _FREE = "max(0, min(seq_len, sliding_window - cache_len))"
-_TRIANGLES = "{n}//attention_chunk_size*attention_chunk_size*(attention_chunk_size + 1)/2 + {n}%attention_chunk_size*({n}%attention_chunk_size + 1)/2"
+_CHUNK = "attention_chunk_size"
+_TRIANGLES = f"{{n}}//{_CHUNK}*{_CHUNK}*({_CHUNK} + 1)/2 + {{n}}%{_CHUNK}*({{n}}%{_CHUNK} + 1)/2"
 
 PAIRS = {
     "causal": parse("seq_len*cache_len + seq_len*(seq_len + 1)/2"),
@@ -90,11 +91,11 @@ def _is_zero(a) -> bool:
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #3281961f
 class LeftPairs(TorchDispatchMode):
-    "Counts, for each softmax over attention scores of a weightless model, the pairs per head that the mask leaves (int or Fraction)"
+    "Counts, for each softmax over scores of a weightless model, the pairs per head that the mask leaves"
 
     def __init__(self):
         super().__init__()
-        self.counts = []
+        self.counts = []  # int or Fraction
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func._schema.name in _PRODUCTS and any(map(_is_zero, args)):
@@ -136,8 +137,9 @@ WORKLOADS = ((5, 0), (9, 0), (1, 4), (3, 4), (1, 17), (4, 13))  # new tokens, ca
 
 def _explain(counts: tuple, window: int) -> str:
     "The name of the pattern that keeps so many pairs at WORKLOADS"
+    widths = {"sliding_window": window, "attention_chunk_size": window}
     for name, pairs in PAIRS.items():
-        if list(counts) == [pairs.evaluate({"seq_len": s, "cache_len": c, "sliding_window": window, "attention_chunk_size": window}) for s, c in WORKLOADS]:
+        if list(counts) == [pairs.evaluate({"seq_len": s, "cache_len": c} | widths) for s, c in WORKLOADS]:
             return name
     return ""
 

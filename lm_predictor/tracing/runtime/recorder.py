@@ -108,8 +108,9 @@ def operand(t: torch.Tensor) -> Operand:
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #8cb4d9fa
 @cached()
 def _in_package(filename: str) -> str:
-    "Path of a source file relative to site-packages, for files of torch, transformers and a model's own code that it loaded"
-    for package in ("transformers", "torch", *(("transformers_modules",) if "/transformers_modules/" in filename else ())):
+    "Path of a source file relative to site-packages: of torch, transformers, or a model's own code that was loaded"
+    own = ("transformers_modules",) if "/transformers_modules/" in filename else ()
+    for package in ("transformers", "torch", *own):
         root = str(package_root(package))
         if filename.startswith(f"{root}/{package}/"):
             return filename[len(root) + 1:]

@@ -63,6 +63,22 @@ def _view(base, shape, stride, behind):
     at_first = isinstance(behind, int) and behind == 0
     return torch.ops.aten.as_strided.default(base, shape, stride, here if at_first else here + behind)
 
+# %% ../../../nbs/tracing/runtime/07_shapes.ipynb #d1045c6c
+def _memory(t) -> int:
+    return t.untyped_storage()._cdata
+
+
+def _without_data(t) -> bool:
+    "Whether a result is a tensor on the meta device of which torch keeps no value"
+    if type(t) is FakeTensor:
+        return t.fake_device.type == "meta" and t.constant is None
+    return type(t) is torch.Tensor and t.is_meta
+
+
+def _at_first(t) -> bool:
+    "Whether a tensor begins where its memory does"
+    return isinstance(t.storage_offset(), int) and t.storage_offset() == 0
+
 # %% ../../../nbs/tracing/runtime/07_shapes.ipynb #3c87fa73
 _MOST = 50_000  # results that are kept
 
@@ -104,15 +120,15 @@ class KnownShapes(TorchDispatchMode):
 
     @staticmethod
     def _noted(out, args, kwargs) -> tuple:
-        "In what the results come, whether they are new, and the shape, strides, type and beginning of each; () for results of another kind"
+        "In what the results come, whether they are new, and each as (shape, strides, type, beginning); () for others"
         several = type(out) if isinstance(out, (tuple, list)) else None
-        rows, held = out if several else (out,), {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
-        if not all(type(t) is torch.Tensor and t.is_meta or type(t) is FakeTensor and t.fake_device.type == "meta" and t.constant is None for t in rows):
+        rows, held = out if several else (out,), {_memory(t) for t in tensors_in((args, kwargs))}
+        if not all(map(_without_data, rows)):
             return ()
-        if all(isinstance(t.storage_offset(), int) and t.storage_offset() == 0 and t.untyped_storage()._cdata not in held for t in rows):
+        if all(_at_first(t) and _memory(t) not in held for t in rows):
             return several, True, [(t.shape, t.stride(), t.dtype, 0) for t in rows]
         base = args[0]
-        if type(base) is not FakeTensor or not all(t.untyped_storage()._cdata == base.untyped_storage()._cdata and t.dtype == base.dtype for t in rows):
+        if type(base) is not FakeTensor or any(_memory(t) != _memory(base) or t.dtype != base.dtype for t in rows):
             return ()
         found = [(t.shape, t.stride(), t.dtype, _behind(t, base)) for t in rows]
         return () if any(behind is None for *_, behind in found) else (several, False, found)

@@ -59,7 +59,7 @@ class _Lists(TorchFunctionMode):
 
 # %% ../../../nbs/tracing/runtime/06_values.ipynb #c036bf44
 class KnownValues(TorchDispatchMode):
-    "Within it, tensors on the meta device that depend on no data keep their values, and operators that look at them run"
+    "Within it, meta tensors that depend on no data keep their values, and operators that look at them run"
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,8 @@ class KnownValues(TorchDispatchMode):
             return None
         if not tensors and not (kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta"):
             return None
-        if any(isinstance(n, (list, tuple)) and all(isinstance(i, int) for i in n) and _product(n) > _MOST for n in args[:1]):
+        sizes = [n for n in args[:1] if isinstance(n, (list, tuple)) and all(isinstance(i, int) for i in n)]
+        if any(_product(n) > _MOST for n in sizes):
             return None
         args, kwargs = _in_place_of((args, kwargs), self.known)
         if "device" in kwargs:
