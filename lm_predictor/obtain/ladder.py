@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
 
-from ..models.attributes import WORKLOAD, text_config
+from ..models.attributes import WORKLOAD, integers, text_config
+from ..records.cases import Case
 from ..records.model import ModelRecord
 from ..verification.compare import difference
-from ..records.cases import Case
 from ..verification.numbers import BYTES, hold, workload_sizes
 
 # %% auto #0
-__all__ = ['record_values', 'tried_below', 'add_limits', 'add_deal', 'traced_record']
+__all__ = ['record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'add_deal', 'judged',
+           'no_integer_to_blame', 'rung_below', 'attempts_of', 'attempt_row', 'traced_record']
 
 # %% ../../nbs/obtain/00_ladder.ipynb #d08bfa31
 def record_values(record: ModelRecord, config) -> dict:
@@ -30,39 +33,62 @@ def tried_below(seen: int, smallest: int) -> list[int]:
     rows = {*range(smallest, 9), *(2**k + d for k in range(3, 14) for d in (-1, 0, 1)), seen - 1}
     return sorted((n for n in rows if smallest <= n < seen), reverse=True)
 
+# %% ../../nbs/obtain/00_ladder.ipynb #2fb0c7e8
+def from_size(
+    holds: Callable,  # whether the formulas are those of a run at a size
+    seen: int,  # the smallest size that they are known to hold at
+    smallest: int,  # that there is
+    known: int,  # from which on those of a similar case hold
+) -> int:
+    "The size from which on formulas hold"
+    found = known if smallest <= known < seen and holds(known) else seen
+    for n in tried_below(found, smallest):
+        if not holds(n):
+            return found
+        found = n
+    return found
+
+# %% ../../nbs/obtain/00_ladder.ipynb #61ac93d7
+def with_assumption(record: ModelRecord, case: str, text: str) -> ModelRecord:
+    "A copy of a record that says one thing more of a case"
+    own = record.case_assumptions
+    return replace(record, case_assumptions=own | {case: (*own.get(case, ()), text)})
+
+
+def with_notes(record: ModelRecord, *notes: str) -> ModelRecord:
+    "A copy of a record with more notes; empty ones are left out"
+    return replace(record, notes=(*record.notes, *filter(None, notes)))
+
 # %% ../../nbs/obtain/00_ladder.ipynb #9b1645fc
 _SMALLEST = {"decode": {"cache_len": 0}, "prefill": {"seq_len": 2}, "extend": {"cache_len": 1, "seq_len": 2}}
 
 
-def add_limits(record: ModelRecord, config, values: dict, trace) -> None:
-    """Add to each case of a record the sizes from which on its formulas are those of a run, where that is above the smallest there are.
-
-    values: the config's numbers by symbol. trace: the ModelTrace that the record is of.
-    """
+def add_limits(
+    record: ModelRecord,
+    config,  # of transformers
+    values: dict,  # the config's numbers by symbol
+    trace,  # the ModelTrace that the record is of
+) -> ModelRecord:
+    "A copy of a record that says from which sizes on each case holds, where that is above the smallest there are"
     from lm_predictor.verification.reference_run import Twin
     if trace.dealt:  # its limits are those of an even deal
-        return
-    twin, rng, least, limits = Twin(record, config, values), random.Random(0), trace.least, {}
+        return record
+    twin, rng, limits = Twin(record, config, values), random.Random(0), {}
     for case in record.cases:
-        kind = Case.parse(case)
+        kind, least = Case.parse(case), trace.least.get(case, {})
         # few: code that loops over tokens takes long with many
         usual = workload_sizes(record, case, values, rng, (2, 9))
         # that states its limits
         if usual is None or kind.beyond or case in trace.forms and trace.forms[case].multiple:
             continue
+        at = usual | {n: max(v, least.get(n, 2)) for n, v in usual.items() if n not in kind.fixed}
         for name, smallest in _SMALLEST[kind.phase].items():
-            seen = least.get(case, {}).get(name, 2)
-            at = usual | {n: max(v, least.get(case, {}).get(n, 2)) for n, v in usual.items() if n not in kind.fixed}
-            alike = kind.without("all_logits"), name  # the layers of the two do the same
-            known = limits.get(alike, seen)
-            from_on = known if smallest <= known < seen and _holds(record, twin, case, at | {name: known}) else seen
-            for n in tried_below(from_on, smallest):
-                if not _holds(record, twin, case, at | {name: n}):
-                    break
-                from_on = n
-            limits[alike] = from_on
-            if from_on > smallest:
-                record.case_assumptions[case] = (*record.case_assumptions.get(case, ()), f"{name} >= {from_on}")
+            seen, alike = least.get(name, 2), (kind.without("all_logits"), name)  # the layers of the two do the same
+            holds = lambda n: _holds(record, twin, case, at | {name: n})
+            limits[alike] = from_size(holds, seen, smallest, limits.get(alike, seen))
+            if limits[alike] > smallest:
+                record = with_assumption(record, case, f"{name} >= {limits[alike]}")
+    return record
 
 # %% ../../nbs/obtain/00_ladder.ipynb #43806ac2
 def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
@@ -75,87 +101,92 @@ def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
         return False
 
 # %% ../../nbs/obtain/00_ladder.ipynb #db263562
-def add_deal(record: ModelRecord, dealt: dict) -> None:
-    "Say in a record how many tokens give every expert its share; dealt: {case: tokens}, empty for a model that does not look at its choices"
+def add_deal(
+    record: ModelRecord,
+    dealt: dict,  # case -> tokens that give every expert its share; empty for a model that does not look at its choices
+) -> ModelRecord:
+    "A copy of a record that says how many tokens give every expert its share"
     for case, share in dealt.items():
-        record.case_assumptions[case] = (
-            *record.case_assumptions.get(case, ()),
-            f"{'batch_size' if Case.parse(case).phase == 'decode' else 'seq_len'} >= {share}"
-        )
-    if dealt:
-        record.notes = (
-            *record.notes,
-            f"tokens are dealt out to the experts in turn; exact at multiples of {max(dealt.values())} tokens, else the mean of it"
-        )
+        tokens = "batch_size" if Case.parse(case).phase == "decode" else "seq_len"
+        record = with_assumption(record, case, f"{tokens} >= {share}")
+    exact = f"exact at multiples of {max(dealt.values(), default=0)} tokens, else the mean of it"
+    return with_notes(record, f"tokens are dealt out to the experts in turn; {exact}" if dealt else "")
 
 # %% ../../nbs/obtain/00_ladder.ipynb #eb2b5a01
-def _ways(config, cases, progress) -> tuple[list, list]:
-    "Functions that trace a config: on symbols, the most general first, then from runs, at last with every layer, for code that depends on its number"
-    from lm_predictor.models.attributes import integers
-    from lm_predictor.tracing.sampled import sample_model
-    from lm_predictor.tracing.symbolic import trace_model
-    return (
-        [
-            lambda: trace_model(config, cases, progress),
-            lambda: trace_model(config, cases, progress, frozenset(integers(config)))
-        ],
-        [
-            lambda: sample_model(config, cases, progress),
-            lambda: sample_model(config, cases, progress, every_layer=True)
-        ],
-    )
-
-
 def _record_of(trace, model_type: str) -> ModelRecord:
     "The record of a trace; raises TraceError where figures depend on data"
     from lm_predictor.tracing.graphs import model_record
     from lm_predictor.tracing.runtime.recorder import TraceError
-    record = model_record(trace)
-    add_deal(record, trace.dealt)
-    strange = {str(n) for g in record.cases.values() for node in g.nodes for n in node.flops.names} - {
-        *record.symbols, *WORKLOAD
-    }
+    record = add_deal(model_record(trace), trace.dealt)
+    names = {str(n) for g in record.cases.values() for node in g.nodes for n in node.flops.names}
+    strange = names - {*record.symbols, *WORKLOAD}
     if strange:
         raise TraceError(f"{model_type}: figures depend on data ({', '.join(sorted(strange))})")
     return record
 
-# %% ../../nbs/obtain/00_ladder.ipynb #eda137d0
-def traced_record(config, progress=None, cases=None) -> tuple:
-    """Trace of a transformers config, its model record, and what torch's counter says of it; raises TraceError.
 
-    From the most general way to the least: all integers of the config symbolic; all but those that the code fixed; those of
-    the workload only; polynomials identified from runs with numbers; the same with every layer. The first whose record the
-    counter confirms is taken.
-    """
+def judged(attempt, config):
+    "An Attempt that ran, with the record of its trace and what torch's counter says of it; another one as it is"
     from lm_predictor.tracing.runtime.recorder import TraceError
     from lm_predictor.verification.counter import against_counter
-    (symbolic, sampled), last = _ways(config, cases, progress), None
-    while symbolic or sampled:
-        try:
-            trace = (symbolic or sampled).pop(0)()
-        except Exception as e:
-            last = e
-            symbolic.clear()  # it was tried with all numbers of the config too
-            continue
-        try:
-            record = _record_of(trace, config.model_type)
-        except Exception as e:
-            last = e
-            continue
-        values = record_values(record, config)
-        if any(c.names <= set(values) and not c.holds(values) for c in record.conditions):
-            last = TraceError(f"{config.model_type}: a size was fixed at the tracer's hint")
-            continue
-        outcome = against_counter(record, config, values)
-        if outcome.result != "differs":
-            record.notes = (*record.notes, *([outcome.note] if outcome.note else []))
-            add_limits(record, config, values, trace)
-            return trace, record, outcome
-        if isinstance(last, tuple) and last[2].detail == outcome.detail:
-            symbolic, sampled = [], sampled[-1:]
-        last = trace, record, outcome
-    if isinstance(last, Exception):
-        raise last
-    trace, record, outcome = last
-    record.notes = (*record.notes, outcome.note)
-    return trace, record, outcome
+    if not attempt.stands:
+        return attempt
+    try:
+        record = _record_of(attempt.trace, config.model_type)
+    except Exception as e:  # a trace that no record can state
+        return replace(attempt, error=e)
+    values = record_values(record, config)
+    if any(c.names <= set(values) and not c.holds(values) for c in record.conditions):
+        return replace(attempt, error=TraceError(f"{config.model_type}: a size was fixed at the tracer's hint"))
+    return replace(attempt, record=record, outcome=against_counter(record, config, values))
+
+# %% ../../nbs/obtain/00_ladder.ipynb #74d9b8a1
+def no_integer_to_blame(attempts: list) -> bool:
+    "Whether the last attempt has the wrong figure that the one which ran before it had, or had none before it"
+    ran = [a.outcome.detail if a.outcome and not a.stands else None for a in attempts if a.trace is not None]
+    return attempts[-1].trace is not None and ran[-1] is not None and len(set(ran[-2:])) == 1
+
+
+def rung_below(attempts: list, everything: frozenset):
+    "The Rung to try after some attempts, None at the foot of the ladder; everything: all integers of the config"
+    from lm_predictor.tracing.sampled import EVERY_LAYER, RUNS
+    from lm_predictor.tracing.symbolic import below_on_symbols
+    last = attempts[-1].rung
+    if last in (RUNS, EVERY_LAYER):
+        return EVERY_LAYER if last == RUNS else None
+    return below_on_symbols(attempts, everything) or (EVERY_LAYER if no_integer_to_blame(attempts) else RUNS)
+
+# %% ../../nbs/obtain/00_ladder.ipynb #8c61e0b3
+def attempts_of(config, progress=None, cases=None) -> list:
+    """The attempts to trace a transformers config, down to the first whose record holds, or to the foot of the ladder.
+
+    progress: called with each case done. cases: all that the model has, if not given.
+    """
+    from lm_predictor.tracing.symbolic import ALL_SYMBOLIC, attempted, descend, symbolic_rung
+    everything = frozenset(integers(config))
+    return descend(
+        symbolic_rung(ALL_SYMBOLIC), lambda rung: judged(attempted(rung, config, cases, progress), config),
+        lambda attempts: rung_below(attempts, everything)
+    )
+
+
+def attempt_row(attempt) -> tuple:
+    "A rung, what came of it, and the statement of the source that forced the step down with its place, as texts"
+    line = attempt.line
+    place, code = (f"{line.file}:{line.line}", line.code) if line else ("", "")
+    result = attempt.why
+    if not result:
+        equal = attempt.outcome and attempt.outcome.result == "equal"
+        result = "stands, and torch's counter agrees" if equal else "stands, and torch's counter cannot run it"
+    return attempt.rung.name, result, place, code
+
+# %% ../../nbs/obtain/00_ladder.ipynb #eda137d0
+def traced_record(config, progress=None, cases=None) -> tuple:
+    "Trace of a transformers config, its model record, and what torch's counter says of it; raises TraceError"
+    last = attempts_of(config, progress, cases)[-1]
+    if last.error:
+        raise last.error
+    record = with_notes(last.record, last.outcome.note)
+    if last.stands:
+        record = add_limits(record, config, record_values(record, config), last.trace)
+    return last.trace, record, last.outcome

@@ -22,12 +22,14 @@ from .runtime.forward import Runnable, cache_name
 from .runtime.layers import layer_kinds
 from .runtime.recorder import Call, Op, Storage, TraceError
 from .runtime.shapes import KnownShapes
-from .symbolic import Form, ModelTrace, cases_of, compression, copied, given_by, with_all_logits
 from ..records.cases import Case
+from lm_predictor.tracing.symbolic import (
+    Form, ModelTrace, Rung, cases_of, compression, copied, given_by, with_all_logits
+)
 from .symbols import Symbols
 
 # %% auto #0
-__all__ = ['terms', 'points', 'multiple_points', 'Fit', 'together', 'blocks', 'multiple', 'sample_model']
+__all__ = ['RUNS', 'EVERY_LAYER', 'terms', 'points', 'multiple_points', 'Fit', 'together', 'blocks', 'multiple', 'sample_model']
 
 # %% ../../nbs/tracing/03_sampled.ipynb #c3c00e9b
 _NAMES = ("batch_size", "seq_len", "cache_len")
@@ -38,7 +40,7 @@ _SIZES = {
 
 
 def terms(case: Case, block: int = 0, whole=sympy.ceiling, batch_power: int = 1) -> list:
-    "The terms that a figure of a case may have, as sympy products; `whole` counts blocks with the last one (ceiling) or without (floor)"
+    "The terms that a figure of a case may have; `whole` counts blocks with the last one (ceiling) or without (floor)"
     free = [_SYMBOL[n] for n in ("seq_len", "cache_len") if n not in case.fixed]
     if block and "seq_len" not in case.fixed:
         free.append(whole(_SYMBOL["seq_len"] / block))
@@ -47,7 +49,7 @@ def terms(case: Case, block: int = 0, whole=sympy.ceiling, batch_power: int = 1)
 
 # %% ../../nbs/tracing/03_sampled.ipynb #13ef9ce2
 def points(case: Case, count: int, window: int = 0, block: int = 0, within: int = 0) -> list[dict]:
-    "Sizes to run a case at, on its side of a window of `window` tokens; three blocks at least and an incomplete one, or `within` one"
+    "Sizes to run a case at, on its side of a window; three blocks at least and an incomplete one, or `within` one"
     sizes = (
         _SIZES
         | ({"batch_size": (2, 3, 5, 7)} if case.phase == "decode" else {})
@@ -76,7 +78,7 @@ def points(case: Case, count: int, window: int = 0, block: int = 0, within: int 
 
 # %% ../../nbs/tracing/03_sampled.ipynb #06d7dfcc
 def multiple_points(case: Case, count: int, form: Form, window: int = 0, together: bool = False) -> list[dict]:
-    "Sizes to run a case at, whole multiples of a form's tokens on its side of a window; raises ValueError where there are too few"
+    "Sizes to run a case at, multiples of a form's tokens on its side of a window; raises ValueError where too few"
     step, before = form.multiple, window and not case.region
     most = min(8, (window - 1) // (2 * step) - form.fewest + 1) if before else 8
     if most < 4:
@@ -153,7 +155,7 @@ class Fit:
         return self.formulas[-1][1]
 
     def expect(self, other: Fit, rows: list[dict], fixed: dict) -> None:
-        "Take formulas that `other` found for those of the values that they have at `rows`, unless two of them have the same; fixed: what they are at"
+        "Take formulas that `other` found for those of the values that they have at `rows`, with what is `fixed`"
         table, found = [[_value(t, row) for t in other.basis] for row in rows], {}
         for factors, formula in other.formulas:
             values = tuple(sum(f * v for f, v in zip(factors, row)) for row in table)
@@ -259,7 +261,7 @@ def blocks(config) -> list[int]:
 
 # %% ../../nbs/tracing/03_sampled.ipynb #e6b8854f
 def multiple(config) -> int:
-    "The tokens that are a whole number of every block and compressed entry that a config speaks of; 0 where it speaks of none, or they are over 1024"
+    "The tokens that fill every block and compressed entry that a config speaks of; 0 for none, or over 1024"
     said = {*_said(config), *compression(config)}
     return n if said and (n := math.lcm(*said)) <= 1024 else 0
 
@@ -286,7 +288,7 @@ def _forms(trace: ModelTrace, case: Case, share: int = 0) -> list[Form]:
 
 # %% ../../nbs/tracing/03_sampled.ipynb #517980d0
 def _by_token(case: Case, rows: list, executed) -> bool:
-    "Whether the code executes more operators the more tokens there are: then long runs are spared; `executed` gives their number at sizes"
+    "Whether code executes more operators the more tokens there are, as `executed` counts them: it is spared long runs"
     few, many = (sorted(rows, key=lambda row: row["seq_len"])[i] for i in (0, -2))
     if "seq_len" in case.fixed or many["seq_len"] < 3 * few["seq_len"]:
         return False
@@ -366,7 +368,7 @@ class _Sampling:
         return rows
 
     def case(self, case: Case, form: Form, count: int, basis: list, other: Fit | None = None) -> SimpleNamespace:
-        "The recording of a case from so many runs, with formulas of the terms `basis`, or else those of another case; raises ValueError"
+        "The recording of a case from `count` runs, with terms of `basis` or formulas of `other`; raises ValueError"
         rows = self.rows(case, form, count)
         fit = Fit(rows, basis)
         if other:
@@ -378,7 +380,7 @@ class _Sampling:
 
 
 def _expected(runs: _Sampling, case: Case) -> SimpleNamespace | None:
-    "The recording of a case from few runs, where the case of several sequences and of the last token's logits has nearly all of its formulas"
+    "The recording of a case from few runs, where a more usual case has nearly all of its formulas"
     usual = case.without("single", "all_logits").name
     form = runs.trace.forms.get(usual)
     # one token is no even deal
@@ -408,40 +410,48 @@ def _sampled(runs: _Sampling, case: Case) -> SimpleNamespace:
             return runs.case(case, form, len(basis) + 5, basis)
         except ValueError as e:
             last = last or e
+            runs.trace.refused.setdefault(case.name, []).append((form, str(e)))
     raise TraceError(f"{runs.trace.config.model_type}: {last}")
+
+# %% ../../nbs/tracing/03_sampled.ipynb #e94f12b6
+def _all_sampled(runs: _Sampling, cases, progress) -> None:
+    "Put every case in the trace, and the first block of those that work in blocks"
+    trace = runs.trace
+    for case in cases:
+        trace.recorders[case.name] = _sampled(runs, case)
+        runs.done.pop(case.name)
+        if trace.forms[case.name].block and not case.region:
+            short = replace(case, region="_short")
+            try:
+                trace.recorders[short.name] = _sampled(runs, short)
+                runs.done.pop(short.name)
+                trace.forms[short.name] = replace(trace.forms[short.name], block=trace.forms[case.name].block)
+            except TraceError:  # then the formulas hold beyond the first block only
+                pass
+        if progress:
+            progress(case)
 
 # %% ../../nbs/tracing/03_sampled.ipynb #b053995e
 def sample_model(config, cases=None, progress=None, every_layer: bool = False) -> ModelTrace:
     """The trace of a transformers causal-LM config from runs with numbers; raises TraceError.
 
-    cases: all that the model has, if not given. progress: called with each case done. every_layer: run all layers, for code
-    that needs to know which one it is in, instead of one of each kind.
+    cases: all that the model has, if not given. progress: called with each case done. every_layer: run all layers, for
+    code that needs to know which one it is in, instead of one of each kind.
     """
     cut, cases = copy.deepcopy(config), cases or cases_of(config)
     with KnownShapes(), torch.device("meta"), defaults(), constructor_arguments() as seen:
         torch.set_default_dtype(torch.bfloat16)
         model = build(cut)
         runnable = Runnable(model, [] if every_layer else layer_kinds(model, model.config))
-        trace = ModelTrace(
-            config, Symbols(config, frozenset(integers(config))), model, {}, seen, runnable.kinds, runnable.names,
-            method="sampled"
-        )
-        runs = _Sampling(
-            trace, runnable,
-            {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
-        )
+        symbols = Symbols(config, frozenset(integers(config)))
+        trace = ModelTrace(config, symbols, model, {}, seen, runnable.kinds, runnable.names, method="sampled")
+        wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
         runnable.warm_up()
-        for case in cases:
-            trace.recorders[case.name] = _sampled(runs, case)
-            runs.done.pop(case.name)
-            if trace.forms[case.name].block and not case.region:
-                short = replace(case, region="_short")
-                try:
-                    trace.recorders[short.name] = _sampled(runs, short)
-                    runs.done.pop(short.name)
-                    trace.forms[short.name] = replace(trace.forms[short.name], block=trace.forms[case.name].block)
-                except TraceError:  # then the formulas hold beyond the first block only
-                    pass
-            if progress:
-                progress(case)
+        _all_sampled(_Sampling(trace, runnable, wanted), cases, progress)
     return trace
+
+# %% ../../nbs/tracing/03_sampled.ipynb #87a0f6c9
+RUNS = Rung("runs with numbers", lambda config, _, cases, progress: sample_model(config, cases, progress))
+EVERY_LAYER = Rung(
+    "runs with every layer", lambda config, _, cases, progress: sample_model(config, cases, progress, every_layer=True)
+)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -46,6 +47,15 @@ class Form:
     fewest: int = 1  # of these multiples
     batch: int = 2  # sequences from which on it holds, where there are several
 
+    @property
+    def name(self) -> str:
+        "What it is, in words"
+        if self.multiple:
+            return f"multiples of {self.multiple} tokens from {self.multiple * self.fewest} on"
+        if self.block:
+            return f"{'begun' if self.whole is sympy.ceiling else 'full'} blocks of {self.block} tokens"
+        return "polynomials of the sizes"
+
 # %% ../../nbs/tracing/02_symbolic.ipynb #739416e1
 @dataclass
 class ModelTrace:
@@ -62,6 +72,8 @@ class ModelTrace:
     forms: dict = field(default_factory=dict)  # case name -> Form, of a sampled trace
     # case name -> the smallest sizes that it was run at; 2 where it ran on symbols
     least: dict = field(default_factory=dict)
+    # case name -> (Form, why it fits no run) of the forms that were tried before, of a sampled trace
+    refused: dict = field(default_factory=dict)
 
     @property
     def windows(self) -> list[int]:
@@ -126,7 +138,7 @@ def _taken_over(model, before: Recorder) -> Recorder:
     recorder._keep = list(before._keep)
     return recorder
 
-
+# %% ../../nbs/tracing/02_symbolic.ipynb #2bb6d1a4
 def with_all_logits(
     runnable: Runnable,
     before: Recorder,  # of the run that gives the logits of the last token
