@@ -15,7 +15,7 @@ from lm_predictor.app.cli.main import main
 from lm_predictor.formula.caches import reset
 from lm_predictor.records.database import Database, shipped_directory
 from lm_predictor.agent.journal import alone
-from lm_predictor.models.validation import ModelError
+from lm_predictor.models.validation import NeedsTrace
 from messages_api import KEY, Api
 from test_agent import EVIL, LAYERS, LINEAR, MLP, NORM, NOTES, ROOT, answer_of, layers, package_with, put, recorded, turn
 
@@ -122,7 +122,7 @@ def test_model_that_cannot_be_traced(shell, monkeypatch):
     root = "transformers.models.llama.modeling_llama.LlamaForCausalLM"
 
     def untraceable(*_):
-        raise ModelError("llama: it needs the package kernels: pip install kernels") from ImportError("kernels")
+        raise NeedsTrace("llama: it needs the package kernels: pip install kernels") from ImportError("kernels")
     monkeypatch.setattr("lm_predictor.app.cli.agent.find_record", untraceable)
     with Api({root: [turn(("write", {"path": "work/analysis.md", "content": "STOP: this is a test"})), turn()]}) as api:
         status, out, err = shell(f"agent --model llama-2-7b --force --base-url {api.url}")
@@ -148,15 +148,15 @@ def test_verify_what_the_agent_made(shell, tmp_path, monkeypatch):
         status, out, _ = shell(f"agent {name} --base-url {api.url}")
     why = "numbers equal the trace, per line, at sizes that were not shown: tracing needs package_that_is_not_there"
     assert status == 0 and out.startswith(f"{name}: unverified, 2 turns, 2,400 tokens; {why}\n")
-    before = (shell.db / f"{name}.json").read_bytes()
+    before = (shell.db / "agent" / f"{name}.json").read_bytes()
     status, out, err = shell(f"verify {name}")
     assert status == 2 and out.startswith(f"{name}: unverified\n  ok   schema\n") and f"  FAIL {why}\n" in out and out.count("FAIL") == 1 and err == ""
-    assert out.endswith("1 records: 1 unverified\n") and (shell.db / f"{name}.json").read_bytes() == before
+    assert out.endswith("1 records: 1 unverified\n") and (shell.db / "agent" / f"{name}.json").read_bytes() == before
     (folder / "layers.py").write_text(LAYERS.replace("self.weight * x", "self.weight + x"))
     reset()
     status, out, _ = shell(f"verify {name}")
     assert status == 2 and out.startswith(f"{name}: stale\n") and "FAIL source unchanged" in out
-    assert json.loads((shell.db / f"{name}.json").read_text())["verification"]["status"] == "stale"
+    assert json.loads((shell.db / "agent" / f"{name}.json").read_text())["verification"]["status"] == "stale"
 
 
 def test_class_of_another_package(shell, tmp_path, monkeypatch):
@@ -199,7 +199,7 @@ def test_comparison_at_any_size(shell):
     assert wrong(shell, "module Linear --compare --case evening").startswith("unknown case 'evening'; it is one of extend")
     assert wrong(shell, "module Linear --compare --set wide=3").startswith("--set wide: neither analysis has it; they have a_bytes, batch_size, bias")
     assert wrong(shell, "module Linear --compare --set in_features=x") == "--set in_features: a comparison takes a whole number, got 'x'"
-    assert wrong(shell, "module Linear --compare --case decode --set seq_len=3") == "case decode has seq_len 1, not 3"
+    assert wrong(shell, "module Linear --compare --case decode --set seq_len=3") == "case decode has seq_len 1, not 3; take --case extend"
     assert wrong(shell, "module Linear --case decode").startswith("--case and --set go with --compare")
     assert wrong(shell, "module Linear --compare --format json") == "--compare is a table; leave out --format json"
 

@@ -8,7 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lm_predictor.app.audit import SECTIONS, audit, source
+from lm_predictor.app.audit.notebook import SECTIONS
+from lm_predictor.app.audit.sections import source
+from lm_predictor.app.audit.subject import audit
 from lm_predictor.app.cli.main import main
 from lm_predictor.models.validation import ModelError
 

@@ -15,7 +15,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import notebooks  # noqa: E402
 
-from lm_predictor.app.audit import audit_notebook, table  # noqa: E402
+from lm_predictor.app.audit.markdown import table  # noqa: E402
+from lm_predictor.app.audit.notebook import audit_notebook  # noqa: E402
 from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.cost.workload import Workload
 from lm_predictor.obtain.analyze import analyze

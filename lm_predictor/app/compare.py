@@ -84,8 +84,15 @@ class Row:
     notes: tuple = ()  # why they differ, one per figure
 
 # %% ../../nbs/app/01_compare.ipynb #e9dd9a02
-def compare(agent: Analysis, trace: Analysis, db: Database, values: dict, case: str = "extend", variant: Variant | None = None) -> list[Row]:
-    "The lines of two records of a class side by side; values: numbers of all symbols; variant: of the trace, default the one that fits"
+def compare(
+    agent: Analysis,
+    trace: Analysis,
+    db: Database,
+    values: dict,                     # a number for each symbol
+    case: str = "extend",
+    variant: Variant | None = None,   # of the trace; default the one that fits
+) -> list[Row]:
+    "The lines of two records of a class side by side"
     variant, file = variant or trace.variant(values=values), (trace.source or {}).get("file", "")
     model, memo, rows = next(iter(variant.models), ""), {}, []
     theirs = lines_at(variant, values, case, db, file, model, memo)

@@ -157,7 +157,7 @@ def audit_options(u) -> None:
 
 def audit_command(args) -> int:
     "Write the audit of a class"
-    from lm_predictor.app.audit import write_audit
+    from lm_predictor.app.audit.notebook import write_audit
     path = write_audit(args.cls, Path(args.into), args.model)
     how = "run it in JupyterLab, or with `jupyter nbconvert --execute --inplace`"
     print(f"{path}: {how}; its cells need the trace and notebook extras")
