@@ -61,7 +61,7 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
         given = type_config(model_type)
         config = full_config(given)
         trace, record, outcome = traced_record(config, cases=[c for c in cases_of(config) if not c.single and not c.all_logits])
-        fit_own_config(record, given, config)  # `analyze` refuses a record that does not fit its own config
+        record = fit_own_config(record, given, config)  # `analyze` refuses a record that does not fit its own config
         out["trace_s"] = round(time.perf_counter() - start, 1)
         out |= {"class": record.class_name.rsplit(".", 1)[-1], "kinds": len(trace.kinds), "uncounted": record.uncounted, "notes": list(record.notes),
                 "method": record.method, "window": any(name.endswith("_past") for name in record.cases),

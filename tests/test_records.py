@@ -56,7 +56,7 @@ def test_analyze_says_first_what_is_not_verified(tmp_path):
     rows = {names[0]: mlp | {"verification": {}}, names[1]: attention | {"verification": good, "source": attention["source"] | {"sha256": "0" * 64}},
             names[2]: {}}
     db = Database(overlay=tmp_path, shipped=shipped_directory())
-    assert not any("unverified" in n for n in analyze("meta-llama/Llama-2-7b-hf", db).record.notes)
+    assert not analyze("meta-llama/Llama-2-7b-hf", db).doubts
     for name, data in rows.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(data))
     note = analyze("meta-llama/Llama-2-7b-hf", db).at(seq_len=1).notes[0]
@@ -70,7 +70,7 @@ def test_a_class_that_moved_by_one_line_is_unchanged_for_everyone(tmp_path):
     pytest.importorskip("transformers")
     from lm_predictor.agent.analyze import already
     from lm_predictor.models.matching import outdated
-    from lm_predictor.obtain.find import find_record
+    from lm_predictor.obtain.find import find
     from lm_predictor.records.status import untrusted
     from lm_predictor.verification.verify import source_check
     path = next((shipped_directory() / "models").glob("gpt2-*.json"))
@@ -85,8 +85,8 @@ def test_a_class_that_moved_by_one_line_is_unchanged_for_everyone(tmp_path):
         moved += 1
     db = Database(overlay=tmp_path, shipped=shipped_directory())
     assert moved > 5 and outdated(record, db) == "" and untrusted(record, db) == []
-    found = find_record(presets()["openai-community/gpt2"]["config"], db, trace=False)
-    assert found.id == record.id and not any("stale" in note for note in found.notes)
+    found = find(presets()["openai-community/gpt2"]["config"], db, trace=False)
+    assert found.record.id == record.id and found.note == ""
     attention = next(name for name in db.names() if name.endswith("GPT2Attention"))
     assert source_check(db.get(attention)).ok and already(attention, db).startswith("verified on ")
 

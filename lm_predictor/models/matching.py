@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from .attributes import LAYERS, flat, rope_kind, window
 from .validation import ModelError, check_numbers
@@ -95,19 +96,21 @@ def fits(record: ModelRecord, config: dict) -> str:
     return ""
 
 # %% ../../nbs/models/05_matching.ipynb #85e8a1d3
-def note_given(record: ModelRecord, *configs: dict) -> None:
-    """Note in a record's settings how its configs spell them, where their class made something else of it.
+def note_given(record: ModelRecord, *configs: dict) -> ModelRecord:
+    """A copy of a record whose settings know how its configs spell them, where their class made something else of it.
 
     Another word (`gelu`, `mamba`) means the same at all sizes; a number may have been computed from the sizes, so it
     stands for the traced value only at these.
     """
+    settings = {name: dict(about) for name, about in record.settings.items()}
     for config in configs:
-        for name, about in record.settings.items():
+        for name, about in settings.items():
             given = setting(config, name, about["default"]) if name != "custom_code" else about["value"]
             if given != about["value"]:
                 word = config.get(name) is not None and isinstance(given, (str, list))
                 entry = [given, None if word else symbol_values(record, config)]
                 about["given"] = [*(e for e in about.get("given", ()) if e != entry), entry]
+    return replace(record, settings=settings)
 
 # %% ../../nbs/models/05_matching.ipynb #2c17595a
 def stored_records(model_type: str, db: Database):

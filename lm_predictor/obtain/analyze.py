@@ -5,13 +5,11 @@
 # %% ../../nbs/obtain/04_analyze.ipynb #a9f4e00d
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ..models.loading import load_config
 from ..models.matching import symbol_values
 from ..models.remote_code import own_code
 from ..models.validation import ModelError, check_numbers
-from .find import find_record
+from .find import find
 from ..records.database import Database
 from ..records.status import untrusted
 from ..timing.prediction import ModelCost
@@ -20,38 +18,37 @@ from ..timing.prediction import ModelCost
 __all__ = ['analyze']
 
 # %% ../../nbs/obtain/04_analyze.ipynb #4d47c7c5
-def analyze(model: str | dict, db: Database | None = None, progress=None, trust_remote_code: bool = False, trace: bool = True) -> ModelCost:
+def analyze(
+    model: str | dict,
+    db: Database | None = None,
+    progress=None,
+    trust_remote_code: bool = False,
+    trace: bool = True
+) -> ModelCost:
     """The cost of a model: a preset, a Hugging Face id, the path of a config.json, or a config dictionary.
 
-    Uses the stored record of its kind; a kind that has none is traced from source when torch and transformers are there,
-    unless `trace` is False: then it raises ModelError.
-    `trust_remote_code` runs the modeling code that a config names in its `auto_map`; without it, only transformers' own is.
+    Uses the stored record of its kind; a kind that has none is traced from source when torch and transformers are
+    there, unless `trace` is False: then it raises ModelError. `trust_remote_code` runs the modeling code that a config
+    names in its `auto_map`; without it, only transformers' own is.
     """
     name, config = ("config", model) if isinstance(model, dict) else load_config(str(model), trust_remote_code)
     if not isinstance(config.get("model_type"), str):
         raise ModelError("config has no model_type; a config of transformers names one, such as \"llama\"")
     check_numbers(config)
     db = db or Database()
-    record = find_record(config, db, progress, trace)
-    doubts = untrusted(record, db)
-    if doubts:
-        record = replace(
-            record, notes=(f"unverified: {', '.join(doubts)}; `lm-predictor verify {name}` says why", *record.notes)
-        )
+    found = find(config, db, progress, trace)
+    unproven = untrusted(found.record, db)
+    doubts = [f"unverified: {', '.join(unproven)}; `lm-predictor verify {name}` says why"] if unproven else []
+    notes = [*([found.note] if found.note else []), *_unread(config)]
+    return ModelCost(name, found.record, symbol_values(found.record, config), tuple(doubts), tuple(notes))
+
+
+def _unread(config: dict):
+    "What of a config was left aside, in sentences"
     if own_code(config) and not config.get("custom_code"):
-        record = replace(
-            record,
-            notes=(
-                *record.notes,
-                f"the config names code of its own ({own_code(config)}), which was not run: the class of transformers was analyzed"
-            ),
+        yield (
+            f"the config names code of its own ({own_code(config)}), which was not run: "
+            "the class of transformers was analyzed"
         )
     if config.get("quantization_config"):
-        record = replace(
-            record,
-            notes=(
-                *record.notes,
-                "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"
-            ),
-        )
-    return ModelCost(name, record, symbol_values(record, config))
+        yield "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..formula.language import FormulaError
@@ -18,14 +18,24 @@ from ..records.database import Database, read_json
 from ..records.model import ModelRecord, check_record
 
 # %% auto #0
-__all__ = ['find_record', 'trace_config']
+__all__ = ['Found', 'find', 'find_record', 'trace_config']
 
 # %% ../../nbs/obtain/03_find.ipynb #1ab0602d
-def find_record(config: dict, db: Database, progress=None, trace: bool = True) -> ModelRecord:
-    "The record of a config: a stored one that fits, else, unless not to `trace`, traced from source now; raises ModelError"
+@dataclass(frozen=True)
+class Found:
+    "The record that answers a config"
+    record: ModelRecord
+    note: str = ""  # what an answer from it must say: that it is of another source than the installed one
+
+
+def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found:
+    """The record of a config: a stored one that fits, else, unless not to `trace`, traced from source now.
+
+    Raises ModelError.
+    """
     model_type = config["model_type"]
-    reason, stale = "", None
-    for path, record in stored_records(model_type, db) if model_type.replace("_", "").replace("-", "").replace(".", "").isalnum() else ():
+    reason, stale, plain = "", None, model_type.translate(str.maketrans("", "", "_-.")).isalnum()
+    for path, record in stored_records(model_type, db) if plain else ():
         try:
             reason = fits(record, config)
             old = outdated(record, db) if not reason and path.parent.parent == db.overlay != db.shipped else ""
@@ -33,7 +43,7 @@ def find_record(config: dict, db: Database, progress=None, trace: bool = True) -
             check_record(read_json(path), str(path))  # names the rule that it breaks
             raise ModelError(f"{path}: {type(e).__name__}: {e}; restore or delete it") from None
         if not reason and not old:
-            return record
+            return Found(record)
         ready = all(importlib.util.find_spec(p) for p in ("torch", "transformers"))
         if old and not (ready and trace):
             remedy = (
@@ -41,16 +51,22 @@ def find_record(config: dict, db: Database, progress=None, trace: bool = True) -
                 if ready
                 else "with pip install 'lm-predictor[trace]' it is traced again"
             )
-            return replace(record, notes=(*record.notes, f"stale: {old}; {remedy}"))
+            return Found(record, f"stale: {old}; {remedy}")
         reason, stale = reason or old, path if old else stale
     if not trace:
         raise NeedsTrace(
-            f"{model_type}: no stored record fits this config{f' ({reason})' if reason else ''}; `lm-predictor trace MODEL` makes one"
+            f"{model_type}: no stored record fits this config{f' ({reason})' if reason else ''}; "
+            "`lm-predictor trace MODEL` makes one"
         )
     record = trace_config(config, db, progress, why=reason)[0]
     if stale and stale.stem != record.id:
         stale.unlink(missing_ok=True)
-    return record
+    return Found(record)
+
+
+def find_record(config: dict, db: Database, progress=None, trace: bool = True) -> ModelRecord:
+    "The record that `find` gives, for those who answer nothing from it"
+    return find(config, db, progress, trace).record
 
 # %% ../../nbs/obtain/03_find.ipynb #c3a4b5b0
 def trace_config(config: dict, db: Database, progress=None, directory: Path | None = None, why: str = "") -> tuple:

@@ -22,20 +22,28 @@ from ..records.status import Check, verdict
 __all__ = ['note_parts', 'untraceable', 'fit_own_config', 'traced', 'verification']
 
 # %% ../../nbs/obtain/01_record.ipynb #72a80861
-def note_parts(record: ModelRecord, config: dict, whole: dict) -> None:
-    "Add to a record's symbols the names under which parts of a config (`attn_config.kv_n_heads`) give their numbers, where its class takes them from there"
-    for about in record.symbols.values():
-        value = config_value(flat(whole), about["names"])
-        if value is None or isinstance(value, bool) or value == config_value(flat(config), about["names"], about["default"]):
+def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
+    """A copy of a record whose symbols know the names under which parts of a config give their numbers.
+
+    config: as given, `attn_config.kv_n_heads`. whole: as its class completes it, with the attributes that it makes of them.
+    """
+    symbols = {name: _with_part(about, config, whole) for name, about in record.symbols.items()}
+    return replace(record, symbols=symbols)
+
+
+def _with_part(about: dict, config: dict, whole: dict) -> dict:
+    names, value = about["names"], config_value(flat(whole), about["names"])
+    if value is None or isinstance(value, bool) or value == config_value(flat(config), names, about["default"]):
+        return about
+    inside = [(part, key, n) for part, rows in config.items() if isinstance(rows, dict) for key, n in rows.items()]
+    for part, key in ((part, key) for part, key, n in inside if n == value):
+        try:
+            other = full_config({**config, part: {**config[part], key: 2 * value}}).to_dict()
+        except ModelError:  # the class refuses twice the number
             continue
-        for part, key in ((p, k) for p, inner in config.items() if isinstance(inner, dict) for k, n in inner.items() if n == value):
-            try:
-                other = full_config({**config, part: {**config[part], key: 2 * value}}).to_dict()
-            except ModelError:  # the class refuses twice the number
-                continue
-            if config_value(flat(other), about["names"]) == 2 * value:
-                about["names"] = [*about["names"], f"{part}.{key}"]
-                break
+        if config_value(flat(other), names) == 2 * value:
+            return {**about, "names": [*names, f"{part}.{key}"]}
+    return about
 
 # %% ../../nbs/obtain/01_record.ipynb #df5b5760
 def untraceable(error: Exception, config: dict) -> str:
@@ -56,51 +64,67 @@ def untraceable(error: Exception, config: dict) -> str:
     return f"{config['model_type']}: its forward() cannot be traced with this config: {said}"
 
 # %% ../../nbs/obtain/01_record.ipynb #d4e4cdf4
-def fit_own_config(record: ModelRecord, config: dict, full) -> None:
-    "Make a fresh record that of the config it was traced with, as given and as its class completes it (`full`, of transformers); raises ModelError where it does not fit"
+def fit_own_config(
+    record: ModelRecord,
+    config: dict,  # as given
+    full,  # of transformers: as its class completes it
+) -> ModelRecord:
+    "A copy of a fresh record that knows the config it was traced with; raises ModelError where the two do not fit"
     model_type, code = config["model_type"], config.get("custom_code")
     whole = full.to_dict() | ({"custom_code": code} if code else {})
     if full.model_type != model_type:  # of GPT-SW3, whose config class is GPT-2's
-        record.id, record.model_type = f"{model_type}{record.id.removeprefix(full.model_type)}", model_type
-    note_parts(record, config, whole)
-    note_given(record, config, whole)
+        digest = record.id.removeprefix(full.model_type)
+        record = replace(record, id=f"{model_type}{digest}", model_type=model_type)
+    record = note_given(note_parts(record, config, whole), config, whole)
     misfit = fits(record, whole) or fits(record, config)
     if not misfit and symbol_values(record, config) != symbol_values(record, whole):
         misfit = "its class reads other sizes from it than it states"
     if misfit:
         raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
+    return record
 
 # %% ../../nbs/obtain/01_record.ipynb #9ee3a006
 def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dict]:
-    "Trace a config from the installed source: its model record and the analyses of its classes by name; raises ModelError"
+    """Trace a config from the installed source: its model record and the analyses of its classes by name.
+
+    why: why no stored record fits it. Raises ModelError.
+    """
     try:
         from lm_predictor.tracing.classes import ClassRecords
         from lm_predictor.obtain.ladder import traced_record
         import transformers
     except ImportError as e:
+        missing = f"{config['model_type']}: no stored record fits this config{f' ({why})' if why else ''}"
         raise NeedsTrace(
-            f"{config['model_type']}: no stored record fits this config{f' ({why})' if why else ''}, and tracing it needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'"
+            f"{missing}, and tracing it needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'"
         ) from None
-    model_type, code = config["model_type"], config.get("custom_code")
     with quiet():
         full = full_config(config)
         try:
             trace, record, outcome = traced_record(full, progress=progress)
         except Exception as e:  # a TraceError, or whatever the model's code raises on such a config
             raise NeedsTrace(untraceable(e, config)) from e
-        if code:
-            record.settings["custom_code"] = {"value": code["sha256"], "default": None}
-            record.id = f"{model_type}-{hashlib.sha256((record.id + code['sha256']).encode()).hexdigest()[:8]}"
-            record.notes = (*record.notes, f"traced from the code that its config names, {code['model']}")
-        fit_own_config(record, config, full)
+        record = fit_own_config(_with_own_code(record, config), config, full)
         try:
             classes = ClassRecords.of(trace, record.id).all()
         except Exception as e:  # a class that the records cannot express
-            raise NeedsTrace(
-                f"{model_type}: the records of its classes cannot be made: {type(e).__name__}: {' '.join(str(e).split())[:200]}"
-            ) from e
-        record.verification = verification(record, Database.of(classes), outcome)
+            said = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
+            raise NeedsTrace(f"{config['model_type']}: the records of its classes cannot be made: {said}") from e
+        record = replace(record, verification=verification(record, Database.of(classes), outcome))
     return record, {name: replace(a, verification=record.verification) for name, a in classes.items()}
+
+
+def _with_own_code(record: ModelRecord, config: dict) -> ModelRecord:
+    "A copy of a record that names the code of its own that its config brings, if it does"
+    code = config.get("custom_code")
+    if not code:
+        return record
+    return replace(
+        record,
+        id=f"{config['model_type']}-{hashlib.sha256((record.id + code['sha256']).encode()).hexdigest()[:8]}",
+        settings=record.settings | {"custom_code": {"value": code["sha256"], "default": None}},
+        notes=(*record.notes, f"traced from the code that its config names, {code['model']}"),
+    )
 
 # %% ../../nbs/obtain/01_record.ipynb #5da89d17
 def verification(
@@ -113,8 +137,10 @@ def verification(
     from lm_predictor.verification.expansion import expansion
     stored = next((p for d in (db.overlay, db.shipped) if (p := d / "models" / f"{record.id}.json").is_file()), None)
     before = record_from_json(read_json(stored), str(stored)) if stored else None
-    if before and before.verification and record_to_json(replace(record, verification=before.verification)) == record_to_json(before):
-        return before.verification
+    if before and before.verification:
+        again = replace(record, verification=before.verification)
+        if record_to_json(again) == record_to_json(before):
+            return before.verification
     checks = [
         Check(f"{COUNTER}: prefill, decode, extend", outcome.result == "equal", outcome.note),
         *expansion(record, db),

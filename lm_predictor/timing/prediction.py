@@ -137,6 +137,8 @@ class ModelCost:
     model: str
     record: ModelRecord
     values: dict  # the config's numbers by symbol
+    doubts: tuple[str, ...] = ()  # what is said before the record's own notes: that it is not verified
+    notes: tuple[str, ...] = ()  # what is said after them: what of the config was not read
     # (case, execution) -> graph, its kernels, notes
     _planned: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     # formula -> the first one like it
@@ -177,7 +179,7 @@ class ModelCost:
                         whole(self.record.weight_bytes.evaluate(values)), whole(graph.kv_cache_bytes.evaluate(values)))
         return Run(
             self.model, self.record.class_name, workload, execution, rows, totals,
-            tuple(self.record.uncounted.items()), self.parameters, (*self.record.notes, *routed, *notes),
+            tuple(self.record.uncounted.items()), self.parameters, (*self.doubts, *self.record.notes, *self.notes, *routed, *notes),
             tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls))
         )
 
