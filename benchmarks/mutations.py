@@ -163,7 +163,8 @@ def _exponent(formula, path: tuple) -> bool:
 
 def mutate(text: str, site: Site, symbols: list, rng: random.Random) -> tuple | None:
     "A changed formula or condition: (what was done, new text); None where the change does not apply or gives the same text"
-    from lm_predictor.formula.language import FormulaError, parse, parse_condition
+    from lm_predictor.formula.tree import FormulaError
+    from lm_predictor.formula.language import parse, parse_condition
     try:
         if site.kind == "kernel when":
             condition = parse_condition(text)
@@ -240,7 +241,7 @@ class Bench:
 
     def differs(self, mutant: Mutant) -> bool:
         "Whether the two formulas differ anywhere that the record applies; notes where"
-        from lm_predictor.formula.language import FormulaError
+        from lm_predictor.formula.tree import FormulaError
         for values in self._points(mutant.site):
             try:
                 old, new = (meaning(text, values, mutant.site.kind) for text in (mutant.old, mutant.new))

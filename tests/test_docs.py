@@ -166,4 +166,4 @@ def test_every_notebook_is_in_the_committed_sidebar():
         name = path.relative_to(ROOT / "nbs").as_posix()
         if "/." not in f"/{name}":
             assert committed.count(f" {name}\n") == 1, name
-    assert committed.index(" index.ipynb") < committed.index("getting_started") < committed.index("concepts/") < committed.index("formula/00_language") < committed.index("audits/index")
+    assert committed.index(" index.ipynb") < committed.index("getting_started") < committed.index("concepts/") < committed.index("formula/00_tree") < committed.index("audits/index")

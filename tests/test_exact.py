@@ -14,7 +14,7 @@ from transformers import AutoConfig  # noqa: E402
 
 from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.verification.reference_run import collect  # noqa: E402
-from lm_predictor.formula.language import FormulaError  # noqa: E402
+from lm_predictor.formula.tree import FormulaError  # noqa: E402
 from lm_predictor.records.cases import Case
 from lm_predictor.tracing.runtime.layers import layer_count  # noqa: E402
 from lm_predictor.cost.workload import Workload

@@ -9,8 +9,9 @@ from fractions import Fraction
 
 import pytest
 
-from lm_predictor.formula.language import (
-    MAX_DEPTH, Condition, Formula, FormulaError, Reference, parse, parse_condition, reference, total)
+from lm_predictor.formula.tree import MAX_DEPTH, Formula, FormulaError, Reference, reference
+from lm_predictor.formula.language import Condition, parse, parse_condition, total
+from lm_predictor.formula.numeric import compiled
 from lm_predictor.formula.symbolic import from_sympy, to_sympy
 
 HOSTILE = [
@@ -205,7 +206,7 @@ def test_compiled_agrees_with_evaluated():
     for text, formula in random_formulas(1500, seed=2, depth=4):
         try:
             expected = [formula.evaluate(dict(zip("abc", point))) for point in points]
-            found = formula.compile("a", "b", "c")(*columns)
+            found = compiled(formula, "a", "b", "c")(*columns)
         except FormulaError as error:
             assert any(word in str(error) for word in ("zero", "overflow", "more than")), (text, error)
             continue
@@ -220,7 +221,7 @@ def test_compiled_agrees_with_evaluated():
 
 def test_compiled_overflow_and_floats():
     np = pytest.importorskip("numpy")
-    product = parse("a*b*c").compile("a", "b", "c")
+    product = compiled(parse("a*b*c"), "a", "b", "c")
     assert product(2**20, 2**20, 2**22) == 2**62
     for big in ((2**21, 2**21, 2**21), (2**40, 2**40, 2**40), (-2**40, 2**40, 1), (2**62, 2, 1), (2**70, 1, 1)):
         with pytest.raises(FormulaError, match=r"^a\*b\*c: .*(overflows int64|not int64)"):
@@ -228,13 +229,13 @@ def test_compiled_overflow_and_floats():
     assert product(2.0**40, 2**40, 2**40) == 2.0**120
     for text in ("(a*b - c)//b", "a*b % c", "max(a*b, c)", "a**3", "a + a*b"):  # an intermediate overflow is caught too
         with pytest.raises(FormulaError, match="overflows"):
-            parse(text).compile("a", "b", "c")(np.array([2, 2**40]), 2**40, 3)
-    assert parse("n*(n + 1)/2").compile("n")(3_000_000_000) == 3_000_000_000*3_000_000_001//2
-    assert parse("ceil(n/3)").compile("n")(2**61 + 1) == -(-(2**61 + 1)//3)
+            compiled(parse(text), "a", "b", "c")(np.array([2, 2**40]), 2**40, 3)
+    assert compiled(parse("n*(n + 1)/2"), "n")(3_000_000_000) == 3_000_000_000*3_000_000_001//2
+    assert compiled(parse("ceil(n/3)"), "n")(2**61 + 1) == -(-(2**61 + 1)//3)
     with pytest.raises(FormulaError, match="takes 3 arguments"):
         product(1, 2)
     with pytest.raises(FormulaError, match="p.Q is an unresolved reference"):
-        parse("${p.Q}(a)").compile("a")
+        compiled(parse("${p.Q}(a)"), "a")
     with pytest.raises(FormulaError, match="a holds"):
         product("x", 1, 1)
 
@@ -354,7 +355,7 @@ def test_evaluating_300_formulas_is_fast():
 
 
 def test_the_import_is_light():
-    code = ("import sys, lm_predictor.formula.language as f; f.parse('a + 1').evaluate({'a': 1}); "
+    code = ("import sys, lm_predictor.formula.language as f, lm_predictor.formula.numeric; f.parse('a + 1').evaluate({'a': 1}); "
             "print(sorted({'numpy', 'sympy', 'torch', 'fastcore'} & set(sys.modules)))")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 

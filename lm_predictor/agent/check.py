@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from .loop import Problem
 from ..records.database import Database
 from ..cost.expand import ExpandError, MissingAnalysis, bind, cost_of, expand
-from ..formula.language import FormulaError, parse, parse_condition, split_references
+from ..formula.tree import FormulaError
+from ..formula.language import parse, parse_condition, split_references
 from ..records.model import moved
 from .prompt import agent_schema
 from ..records.analysis import _WORKLOAD, AMBIENT, Analysis, SchemaError, Variant, analysis_from_json

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ..formula.language import Formula, parse, total
+from ..formula.tree import Formula
+from ..formula.language import parse, total
 from ..records.graph import Graph, Node, Read
 from ..records.analysis import ZERO, Cost
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 from dataclasses import replace
 
-from ..formula.language import Formula, FormulaError, Reference, parse, split_references, total
+from ..formula.tree import Formula, FormulaError, Reference
+from ..formula.language import parse, split_references, total
 from ..records.analysis import AMBIENT, Analysis, Cost, Kernel
 
 # %% auto #0

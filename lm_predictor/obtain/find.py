@@ -9,7 +9,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..formula.language import FormulaError
+from ..formula.tree import FormulaError
 from ..models.matching import fits, outdated, stored_records
 from ..models.validation import ModelError, NeedsTrace
 from .record import traced

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ..formula.language import Condition, Formula, parse, parse_condition
+from ..formula.language import Condition, parse, parse_condition
+from ..formula.tree import Formula
 from .cases import CASE_NAMES
 
 # %% auto #0

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ..formula.caches import cached
-from ..formula.language import Formula, parse, total
+from ..formula.tree import Formula
+from ..formula.language import parse, total
 from .analysis import Cost, ZERO, _one_line
 
 # %% auto #0

@@ -9,7 +9,8 @@ import itertools
 import math
 from dataclasses import dataclass, field
 
-from ..formula.language import Condition, Formula, FormulaError, parse, parse_condition
+from ..formula.language import Condition, parse, parse_condition
+from ..formula.tree import Formula, FormulaError
 from .analysis import _FORMULA, _TEXT, _WORKLOAD, _one_line
 from .cases import CASE_NAMES, Case
 from .graph import Graph, check_graph, check_names, graph_from_json, graph_to_json

@@ -15,7 +15,8 @@ from enum import Enum
 from pathlib import Path
 
 from ..formula.caches import cached
-from ..formula.language import FormulaError, syntax_tree
+from ..formula.tree import FormulaError
+from ..formula.language import syntax_tree
 
 # %% auto #0
 __all__ = ['SourceError', 'Source', 'package_root', 'module_file', 'Statement', 'SourceFile', 'source_file', 'split_class',

@@ -14,7 +14,7 @@ from fractions import Fraction
 from ..cost.execution import EXECUTIONS, attentions, device_kernels
 from ..cost.operators import CONVENTION
 from ..cost.workload import Workload, active_experts, whole
-from ..formula.language import FormulaError
+from ..formula.tree import FormulaError
 from ..models.validation import ModelError
 from ..records.model import ModelRecord
 from .hardware import Hardware, compute_dtype, load_hardware

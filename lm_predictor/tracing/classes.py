@@ -13,7 +13,8 @@ import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..formula.language import Formula, parse, parse_condition, reference
+from ..formula.tree import Formula, reference
+from ..formula.language import parse, parse_condition
 from ..models.attributes import MEANING, WORKLOAD
 from ..records.analysis import AMBIENT, Analysis, Kernel, ORIGINS, Parameter, Variant, name_record
 from ..records.source import SourceError, find_class, locate, module_file, split_class

@@ -15,7 +15,8 @@ import re
 import sympy
 import torch
 
-from ..formula.language import Formula, parse, parse_condition, total
+from ..formula.tree import Formula
+from ..formula.language import parse, parse_condition, total
 from ..formula.symbolic import from_sympy
 from ..models.attributes import SYMBOLIC, canonical, flat, settings, text_config
 from ..records.graph import CallSite, Graph, Line, Node, Read, Tensor

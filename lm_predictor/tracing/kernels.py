@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..formula.language import Formula, parse, total
+from ..formula.tree import Formula
+from ..formula.language import parse, total
 from ..records.analysis import Cost, Kernel, Operator
 from ..records.source import source_file
 from .graphs import Writer, item_bytes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from ..formula.language import FormulaError
+from ..formula.tree import FormulaError
 from ..records.cases import Case
 from ..records.graph import Graph, Node
 from ..records.model import ModelRecord

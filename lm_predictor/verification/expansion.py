@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ..formula.caches import cached, registered
 from ..cost.expand import ExpandError, bind, cost_of, expand
-from ..formula.language import FormulaError, parse, split_references, total
+from ..formula.tree import FormulaError
+from ..formula.language import parse, split_references, total
 from ..records.analysis import AMBIENT, Analysis, Cost, SchemaError
 from ..records.database import Database
 from ..records.graph import Graph

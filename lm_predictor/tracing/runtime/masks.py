@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from ...models.attributes import set_attribute, text_config
-from ...formula.language import Formula, parse
+from ...formula.tree import Formula
+from ...formula.language import parse
 from .layers import layer_kinds
 from .recorder import TraceError
 from .building import build, defaults
