@@ -65,52 +65,64 @@ def _held(recorder: Recorder, by_id: dict, write: Writer) -> Formula:
     return total(repeats.get(t, parse(1)) * write(elements) * item_bytes(by_id[t]) for t, elements in recorder.cache)
 
 # %% ../../nbs/tracing/04_graphs.ipynb #8be849c9
-def graph_of(recorder: Recorder, write: Writer, pairs: list) -> Graph:
-    "The folded recording of one case as a Graph"
-    tensors, calls, lines, nodes, ids, views, rows = [], [], [], [], {}, {}, {}
-    by_id, patterns = {s.id: s for s in recorder.storages.values()}, iter(pairs)
+class _GraphWriter:
+    "Gives the tensors, source lines and nodes of a recording their numbers, in the order in which they are met"
 
-    def tensor(storage_id) -> int:
-        if storage_id not in ids:
-            s = by_id[storage_id]
-            ids[storage_id] = len(tensors)
-            tensors.append(Tensor(write(s.elements), item_bytes(s), s.kind))
-        return ids[storage_id]
+    def __init__(self, recorder: Recorder, write: Writer, pairs: list):
+        self.write, self.patterns = write, iter(pairs)
+        self.by_id = {s.id: s for s in recorder.storages.values()}
+        self.tensors, self.calls, self.lines, self.nodes = [], [], [], []
+        self.ids, self.views, self.rows = {}, {}, {}
 
-    def line(file, number) -> int:
-        if (file, number) not in rows:
-            rows[file, number] = len(lines)
-            lines.append(Line(file, number, source_file(frame_file(file)).statement(number).code))
-        return rows[file, number]
+    def tensor(self, storage_id) -> int:
+        if storage_id not in self.ids:
+            s = self.by_id[storage_id]
+            self.ids[storage_id] = len(self.tensors)
+            self.tensors.append(Tensor(self.write(s.elements), item_bytes(s), s.kind))
+        return self.ids[storage_id]
 
-    def node(op: Op, call: int) -> Node:
-        reads = []
+    def line(self, file, number) -> int:
+        if (file, number) not in self.rows:
+            self.rows[file, number] = len(self.lines)
+            self.lines.append(Line(file, number, source_file(frame_file(file)).statement(number).code))
+        return self.rows[file, number]
+
+    def node(self, op: Op, call: int) -> Node:
+        write, reads, kept = self.write, [], {}
         for t, elements, view in op.reads:
-            part = -1 if view is None else views.setdefault((t, view), len(views))
-            reads.append(Read(tensor(t), write(elements), part))
-        kept = {}
+            part = -1 if view is None else self.views.setdefault((t, view), len(self.views))
+            reads.append(Read(self.tensor(t), write(elements), part))
         if op.kind == "softmax" and len(op.shape) >= 3:
-            left = next(patterns, None)
+            left = next(self.patterns, None)
             kept = {"scores": write(op.shape[-1]) * write(op.shape[-2]), "pairs": left} if left else {}
         return Node(
-            op.name, op.kind, call, line(op.file, op.line), tuple(reads),
-            tuple((tensor(t), write(e)) for t, e in op.writes), write(op.flops), write(op.matmul_flops), op.via,
+            op.name, op.kind, call, self.line(op.file, op.line), tuple(reads),
+            tuple((self.tensor(t), write(e)) for t, e in op.writes), write(op.flops), write(op.matmul_flops), op.via,
             write(op.extent), **kept
         )
 
-    def walk(call: Call, parent: int):
-        at = -1 if parent < 0 else line(call.file, call.line)
-        calls.append(CallSite(call.path, call.class_name, parent, parse(call.repeat), at))
-        index = len(calls) - 1
+    def walk(self, call: Call, parent: int) -> None:
+        at = -1 if parent < 0 else self.line(call.file, call.line)
+        self.calls.append(CallSite(call.path, call.class_name, parent, parse(call.repeat), at))
+        index = len(self.calls) - 1
         for event in call.events:
             if isinstance(event, Op):
-                nodes.append(node(event, index))
+                self.nodes.append(self.node(event, index))
             else:
-                walk(event, index)
+                self.walk(event, index)
 
-    walk(recorder.root, -1)
+
+def graph_of(
+    recorder: Recorder,  # of one case, folded
+    write: Writer,
+    pairs: list,  # what the mask of each attention leaves
+) -> Graph:
+    "The folded recording of one case as a Graph"
+    found = _GraphWriter(recorder, write, pairs)
+    found.walk(recorder.root, -1)
     return Graph(
-        tuple(tensors), tuple(calls), tuple(lines), tuple(nodes), tensor(recorder.logits), _held(recorder, by_id, write)
+        tuple(found.tensors), tuple(found.calls), tuple(found.lines), tuple(found.nodes),
+        found.tensor(recorder.logits), _held(recorder, found.by_id, write)
     )
 
 # %% ../../nbs/tracing/04_graphs.ipynb #639db167
@@ -329,51 +341,64 @@ def _never_run(trace: ModelTrace):
         if not any(p == shown or p.startswith(f"{shown}.") for p in executed):
             yield f"{shown} ({type(modules[path]).__name__}) are not executed on token ids alone: their weights are held, they cost nothing else"
 
+# %% ../../nbs/tracing/04_graphs.ipynb #b4c7015e
+def _symbols_of(trace: ModelTrace, base: dict) -> dict:
+    "The symbols of a record, with the names and defaults of each; base: what the config class holds, flat"
+    config, mixed, stack = trace.config, len(trace.kinds) > 1, layers_name(trace.config)
+    own, symbols = getattr(text_config(config), "attribute_map", {}), {}
+    for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), "tie_word_embeddings"):
+        names = list(dict.fromkeys([name, own.get(name, name)]))
+        default = next((base[n] for n in names if n in base), None)
+        absent = 0 if name == "tie_word_embeddings" else None
+        default = int(default) if isinstance(default, (int, bool)) else absent
+        symbols[canonical(name)] = {"names": names, "default": default}
+    if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
+        symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
+    return symbols
+
+
+def _chosen(trace: ModelTrace, symbols: dict, base: dict) -> dict:
+    "The settings of a config that a record is for, with their defaults; its layers, where they are of several kinds"
+    config = trace.config
+    skip = {n for s in symbols.values() for n in s["names"]} | set(SYMBOLIC) - {"sliding_window"}
+    chosen, usual = settings(flat(config.to_dict()), skip), settings(base, skip)
+    chosen = {k: {"value": v, "default": usual.get(k)} for k, v in chosen.items()}
+    if len(trace.kinds) > 1:
+        layers = layer_count(config)
+        chosen |= {"num_hidden_layers": {"value": layers, "default": base.get("num_hidden_layers")}}
+        chosen |= {k: {"value": list(v), "default": list(v)} for k, v in per_layer(config, layers).items()}
+    return chosen
+
+
+def _notes_of(trace: ModelTrace) -> tuple:
+    "What a reader of a trace's figures must know, but for its masks"
+    notes = tuple(_never_run(trace))
+    if cache_name(trace.model):
+        return notes
+    why = quirk(trace.config.model_type, Need.NO_CACHE)
+    why = f"is run without its cache ({why})" if why else "keeps no cache"
+    return (f"this model {why}: every forward runs the tokens before the new ones again", *notes)
+
 # %% ../../nbs/tracing/04_graphs.ipynb #a8e48285
 def model_record(trace: ModelTrace) -> ModelRecord:
     "The model record of a trace"
     config, write = trace.config, Writer(trace.symbols.clean)
-    base, stated = flat(config_defaults(config)), flat(config.to_dict())
-    own = getattr(text_config(config), "attribute_map", {})
-    symbols = {}
-    # mixed: how many layers of which kind is part of the record
-    mixed, stack = len(trace.kinds) > 1, layers_name(config)
-    for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), "tie_word_embeddings"):
-        names = list(dict.fromkeys([name, own.get(name, name)]))
-        default = next((base[n] for n in names if n in base), None)
-        symbols[canonical(name)] = {
-            "names": names,
-            "default": (
-                int(default) if isinstance(default, (int, bool)) else 0 if name == "tie_word_embeddings" else None
-            ),
-        }
-    if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
-        symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
-    skip = {n for s in symbols.values() for n in s["names"]} | set(SYMBOLIC) - {"sliding_window"}
-    chosen, usual = settings(stated, skip), settings(base, skip)
-    chosen = {k: {"value": v, "default": usual.get(k)} for k, v in chosen.items()}
-    if mixed:
-        layers = layer_count(config)
-        chosen |= {"num_hidden_layers": {"value": layers, "default": base.get("num_hidden_layers")}}
-        chosen |= {k: {"value": list(v), "default": list(v)} for k, v in per_layer(config, layers).items()}
+    base, recorders = flat(config_defaults(config)), trace.recorders
+    symbols = _symbols_of(trace, base)
+    chosen = _chosen(trace, symbols, base)
     assumptions = assumptions_of(trace)
     kind = json.dumps([{k: v["value"] for k, v in chosen.items()}, trace.symbols.relation.assumptions], sort_keys=True)
     count, size_bytes, modules = weights_and_modules(trace, write)
     pairs, notes = _pairs(trace)
-    if not cache_name(trace.model):
-        why = quirk(config.model_type, Need.NO_CACHE)
-        why = f"is run without its cache ({why})" if why else "keeps no cache"
-        notes = (*notes, f"this model {why}: every forward runs the tokens before the new ones again")
-    notes = (*notes, *_never_run(trace))
     uncounted = {}
-    for recorder in trace.recorders.values():
+    for recorder in recorders.values():
         uncounted |= recorder.uncounted
     return ModelRecord(
         f"{config.model_type}-{hashlib.sha256(kind.encode()).hexdigest()[:8]}", config.model_type,
-        next(iter(trace.recorders.values())).root.class_name,
+        next(iter(recorders.values())).root.class_name,
         {p: importlib.metadata.version(p).split("+")[0] for p in ("torch", "transformers")}, symbols, chosen,
-        assumptions, count, size_bytes, modules, uncounted, notes,
-        {name: graph_of(r, write, pairs) for name, r in trace.recorders.items()},
-        {name: own for name in trace.recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write),
+        assumptions, count, size_bytes, modules, uncounted, (*notes, *_notes_of(trace)),
+        {name: graph_of(r, write, pairs) for name, r in recorders.items()},
+        {name: own for name in recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write),
         trace.method
     )
