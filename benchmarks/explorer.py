@@ -46,7 +46,7 @@ def figures(found: list[tuple]) -> str:
 
 def widget() -> list[tuple]:
     "Print what the widget takes, model by model; gives every step"
-    from lm_predictor.app.explorer import explore
+    from lm_predictor.app.explorer.widget import explore
     page, every = explore(), []
     print(f"{'ms':34} {'passed':>27} {'processor time':>22}\n{'model':34} {'steps':>5} " + "   ".join([f"{'median':>6} {'99 %':>6} {'worst':>6}"] * 2))
     for model in MODELS:
@@ -66,7 +66,9 @@ def widget() -> list[tuple]:
 def by_matplotlib() -> list[tuple]:
     "Milliseconds of the steps of a slider, were the roofline and the bars drawn by matplotlib, what stands still kept"
     from lm_predictor.obtain.analyze import analyze
-    from lm_predictor.app.plots import Drawing, plot_breakdown, plot_roofline
+    from lm_predictor.app.plots.style import Drawing
+    from lm_predictor.app.plots.breakdown import plot_breakdown
+    from lm_predictor.app.plots.roofline import plot_roofline
     cost, sheets = analyze("meta-llama/Llama-2-7b-hf"), [Drawing(figsize=(6.8, 4.4)) for _ in range(2)]
     (above, below), found = [sheet.add_subplot() for sheet in sheets], []
     for cached in range(1024, 1024 + 24 * 64, 64):

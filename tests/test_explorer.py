@@ -12,7 +12,7 @@ import pytest
 from browser import ROOT, RUN, chromium, opened
 from lm_predictor import analyze
 from lm_predictor.app.cli.main import main, parser
-from lm_predictor.app.page import missing
+from lm_predictor.app.explorer.page import missing
 
 
 def run_of(command: str):
@@ -117,4 +117,4 @@ def test_without_the_notebook_extra():
     bare = lambda *argv: subprocess.run([sys.executable, "-S", *argv], capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     done = bare("-c", RUN, "explore")
     assert done.returncode == 1 and done.stderr == 'lm-predictor: the explorer needs voila, ipywidgets, matplotlib, ipykernel: pip install "lm-predictor[notebook]"\n'
-    assert bare("-c", "import lm_predictor.app.explorer").stderr.endswith('ImportError: the explorer needs ipywidgets: pip install "lm-predictor[notebook]"\n')
+    assert bare("-c", "import lm_predictor.app.explorer.widget").stderr.endswith('ImportError: the explorer needs ipywidgets: pip install "lm-predictor[notebook]"\n')

@@ -196,7 +196,9 @@ def picture(name: str):
     if path.is_dir():
         raise UsageError(f"--plot: {name} is a folder; give a file in it, such as {path / 'roofline.png'}")
     try:
-        from lm_predictor.app.plots import check_suffix, plot_breakdown, plot_roofline, save
+        from lm_predictor.app.plots.style import check_suffix, save
+        from lm_predictor.app.plots.breakdown import plot_breakdown
+        from lm_predictor.app.plots.roofline import plot_roofline
     except ImportError as e:
         raise UsageError(f"--plot needs {e.name or 'matplotlib'}: pip install 'lm-predictor[notebook]'") from None
     check_suffix(name)
@@ -308,7 +310,7 @@ def explore_options(x) -> None:
 
 def explore_command(args) -> int:
     "Serve the explorer until it is interrupted"
-    from lm_predictor.app.page import serve
+    from lm_predictor.app.explorer.page import serve
     return serve(args.model, args.hardware, args.port, not args.no_browser)
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #0d1c020c
