@@ -17,6 +17,7 @@ import notebooks  # noqa: E402
 
 from lm_predictor.app.audit.markdown import table  # noqa: E402
 from lm_predictor.app.audit.notebook import audit_notebook  # noqa: E402
+from lm_predictor.app.audit.subject import usual  # noqa: E402
 from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.cost.workload import Workload
 from lm_predictor.obtain.analyze import analyze
@@ -50,8 +51,7 @@ def link(name: str) -> str:
 
 def model_section(model_type: str, db: Database) -> str:
     "The classes of one model in the order in which they are called, and what the model spends in each class's own lines"
-    subject = next(s for s in subjects(db, model_type) if s.configs)
-    preset = min((name for name, _ in subject.configs), key=lambda name: (model_type.split("_")[0] not in name.lower(), name))
+    _, (preset, _) = usual(subjects(db, model_type))
     cost = analyze(preset, db)
     tokens = min(2048, cost.values["max_position_embeddings"] if "max_position_embeddings" in cost.record.parameters.names else 2048)
     case, values, _ = cost.case_at(Workload(1, tokens))

@@ -17,8 +17,9 @@ __all__ = ['SECTIONS', 'IMPORTS', 'audit_notebook', 'write_audit']
 # %% ../../../nbs/app/audit/04_notebook.ipynb #7bcd373f
 SECTIONS = (  # title, what is said above it, the cell
     ("The source with its cost",
-     "Each line of `forward()`: what it costs at these numbers with what it calls, then what its own operators cost "
-     "as formulas. A line without a cost makes views, or only Python runs in it.",
+     "Each line of `forward()`: what it costs at these numbers with what it calls, then what its own operators cost as "
+     "formulas. A line without a cost makes views, runs only Python, or is not reached in this case. Lines of other "
+     "files, which name their file, are helper functions that the forward calls.",
      "source(page)"),
     ("The path that was taken",
      "The model is built again without data and run in each phase. What a condition asked, what that was, "
@@ -27,9 +28,11 @@ SECTIONS = (  # title, what is said above it, the cell
     ("Where the parameters come from", "", "parameters(page)"),
     ("What each line executes",
      "One row per ATen operator, in order. The conventions (a multiply-accumulate is 2, a view costs nothing) "
-     "are one table in `04_operators`.",
+     "are one table in `lm_predictor.cost.operators`.",
      "operators(page)"),
-    ("What moves", "", "traffic(page)"),
+    ("What moves", "",
+     '#| fig-alt: "Bars of the bytes that each source line reads and writes, as numbers in the table of the source"\n'
+     "traffic(page)"),
     ("What it calls", "A call's cost is the record of the class that is called; nothing is counted twice.",
      "calls(page)"),
     ("The agent's reading", "", "agent(page)"),

@@ -98,7 +98,7 @@ def executed(page: Audit, cases: tuple = ("prefill", "decode", "extend")) -> tup
     lines, values = {}, {}
     for case in (c for c in cases if c in page.record.cases):
         seen = lines.setdefault(case, set())
-        with _watching(page.analysis.class_name, str(text.path), forward, tests, seen, values):
+        with quiet(), _watching(page.analysis.class_name, str(text.path), forward, tests, seen, values):
             twin.run(case, workload_sizes(page.record, case, twin.values, random.Random(0)))
     return lines, values
 

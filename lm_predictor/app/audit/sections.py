@@ -48,7 +48,7 @@ def source(page: Audit) -> Page:
 
 
 def _row(page: Audit, line: int, text: str, file: str, costs) -> tuple:
-    label = f"[{line}]({page.link(line, file)})"
+    label = page.label(line, file)
     if costs is None:
         return label, code(text), *[""] * 6
     kernels = [page.variant.kernels[i] for i in costs.kernels]
@@ -84,7 +84,7 @@ def operators(page: Audit) -> Page:
     rows = []
     for k in page.kernels:
         for i, o in enumerate(k.operators):
-            label = f"[{k.line}]({page.link(k.line, k.file)})" if i == 0 else ""
+            label = page.label(k.line, k.file) if i == 0 else ""
             rows.append(
                 (
                     label, f"`{o.name}`", f"`{o.via.split(' ')[0]}`" if o.via else "",
@@ -150,7 +150,7 @@ def calls(page: Audit) -> Page:
             passed = ", ".join(f"${symbol(n)} = {latex(f)}$" for n, f in ref.kwargs if symbol(n) != latex(f))
             rows.append(
                 (
-                    f"[{k.line}]({page.link(k.line, k.file)})", f"`{ref.class_name.rpartition('.')[2]}`", passed,
+                    page.label(k.line, k.file), f"`{ref.class_name.rpartition('.')[2]}`", passed,
                     *(number(below[m]) for m in (0, 2, 3))
                 )
             )

@@ -5,6 +5,7 @@
 # %% ../../../nbs/app/audit/01_subject.ipynb #0a1c0103
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +20,7 @@ from ...records.model import ModelRecord
 from ...verification.prove import subjects
 
 # %% auto #0
-__all__ = ['first_arguments', 'Audit', 'AuditError', 'model_of', 'audit']
+__all__ = ['SHOWN', 'first_arguments', 'Audit', 'usual', 'AuditError', 'model_of', 'audit']
 
 # %% ../../../nbs/app/audit/01_subject.ipynb #86564858
 _EVERYWHERE = ("w_bytes", "a_bytes", "kv_bytes", "active_experts", "batch_size", "seq_len", "cache_len", "use")
@@ -68,6 +69,7 @@ class Audit:
 
     def _repr_markdown_(self) -> str:
         source, proof = self.analysis.source, self.analysis.verification
+        kinds = sum(len(v.models) for v in self.analysis.variants)
         at = ", ".join(f"{n} {self.values[n]:,}" for n in ("batch_size", "seq_len", "cache_len"))
         lines = f"{source['file']}, lines {source['line_start']}-{source['line_end']}"
         rows = [
@@ -80,7 +82,7 @@ class Audit:
             ("made by", self.analysis.provenance.get("method", "hand")),
             ("status", f"{proof.get('status', 'unverified')}, {proof.get('date', 'never checked')}"),
             ("shown in", f"{self.preset}, {self.case} ({at}, 16-bit)"),
-            ("executed by", f"{sum(len(v.models) for v in self.analysis.variants)} kinds of models that have a record"),
+            ("executed by", f"{kinds} {'kind' if kinds == 1 else 'kinds'} of model with a record"),
         ]
         return table(("", ""), rows)
 
@@ -98,19 +100,34 @@ class Audit:
         place, root = versions[package]
         return f"{place}/v{self.record.packages[package]}/{root}{file}#L{line}"
 
+    def label(self, line: int, file: str = "") -> str:
+        "A source line as a link; one of another file than the class's own names it"
+        other = f"{file.rpartition('/')[2]}:" if file and file != self.analysis.source["file"] else ""
+        return f"[{other}{line}]({self.link(line, file)})"
+
     @cached_property
     def kernels(self) -> list[Kernel]:
         "The kernels of this case at these numbers"
         return [k for k in self.variant.kernels if k.runs(self.case, self.values)]
 
+# %% ../../../nbs/app/audit/01_subject.ipynb #90be8c4f
+SHOWN = (  # checkpoints of the tutorials and the README
+    "meta-llama/Llama-2-7b-hf", "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B", "mistralai/Mixtral-8x7B-v0.1",
+    "deepseek-ai/DeepSeek-V3")
+
+
+def usual(
+    subjects: Iterable,  # records of models, each with the checkpoints that it fits
+) -> tuple | None:  # one of the records and (checkpoint, config); None where there is no checkpoint
+    "The checkpoint that a reader expects: one of the tutorials, else one that is called like its model type"
+    def rank(choice):
+        subject, (preset, _) = choice
+        return preset not in SHOWN, subject.record.model_type.split("_")[0] not in preset.lower(), preset
+    return min(((s, config) for s in subjects for config in s.configs), key=rank, default=None)
+
 # %% ../../../nbs/app/audit/01_subject.ipynb #0a1c0106
 class AuditError(ValueError):
     "A class that cannot be audited, and why"
-
-
-def _family(subject, name: str) -> tuple:
-    "Checkpoints that are called like their model type before others"
-    return subject.record.model_type.split("_")[0] not in name.lower(), name
 
 
 def model_of(analysis: Analysis, db: Database, model: str = "") -> tuple:
@@ -122,12 +139,12 @@ def model_of(analysis: Analysis, db: Database, model: str = "") -> tuple:
         others = ", ".join(sorted(of)[:3]) + (" and others" if len(of) > 3 else "")
         raise AuditError(f"{name.rpartition('.')[2]} is not part of {model}; it is part of {others}")
     types = sorted({m.rpartition("-")[0] for m in of if not wanted or m == wanted}, key=lambda t: (t != "llama", t))
-    suits = lambda s: s.record.id in of and (not wanted or s.record.id == wanted) and s.configs
-    subject = next((s for t in types for s in subjects(db, t) if suits(s)), None)
-    if subject is None:
+    suits = lambda s: s.record.id in of and (not wanted or s.record.id == wanted)
+    found = next(filter(None, (usual(filter(suits, subjects(db, t))) for t in types)), None)
+    if found is None:
         raise AuditError(f"{name} is in no model that can be built; `lm-predictor trace MODEL` makes a record of one")
-    preset, config = asked or min(subject.configs, key=lambda c: _family(subject, c[0]))
-    return subject.record, preset, config
+    subject, usually = found
+    return subject.record, *(asked or usually)
 
 # %% ../../../nbs/app/audit/01_subject.ipynb #20f6eedc
 def audit(
