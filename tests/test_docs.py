@@ -104,6 +104,11 @@ def test_directives_and_warnings_are_not_shown(stage):
                              "index.ipynb, cell 4: shows what went to stderr: '[transformers] deprecated!'"]
 
 
+def test_functions_have_a_docstring(stage):
+    write(stage, "index.ipynb", SOUND, outputs=[{"text/markdown": ["### f\n", "\n", "*Call self as a function.*"]}])
+    assert faults(stage) == ["index.ipynb, cell 2: a function without a docstring is said to 'Call self as a function.'"]
+
+
 def test_outputs_are_read(stage):
     "What a cell printed as Markdown or HTML is part of the page: its headings can be linked to, its links must lead somewhere"
     write(stage, "index.ipynb", "[below](#printed)", outputs=[{"text/markdown": ["### Printed\n", "[x](gone.ipynb)"]}, {"text/html": ["<a href='#printed-1'>x</a>"]}])

@@ -138,6 +138,8 @@ def read_page(stage: Path, path: str) -> Page:
             if output.get("name") == "stderr":
                 page.wrong.append((number, f"shows what went to stderr: {''.join(output['text'])[:60]!r}"))
             data = output.get("data", {})
+            if "*Call self as a function.*" in "".join(data.get("text/markdown", ())):
+                page.wrong.append((number, "a function without a docstring is said to 'Call self as a function.'"))
             if "text/markdown" in data:
                 _read_markdown(page, number, "".join(data["text/markdown"]), attached)
             elif "text/html" in data:
