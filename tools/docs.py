@@ -35,7 +35,8 @@ SETTINGS = {"_quarto.yml", "nbdev.yml", "sidebar.yml"}  # read by quarto, not pu
 
 START = ("index", "getting_started")
 ORDER = {  # pages of a folder in the order in which they are read; those that are not named here follow by name
-    "concepts": ("one_cost", "flops", "bytes", "roofline", "conventions", "how_a_number_is_made"),
+    "concepts": ("one_cost", "flops", "bytes", "roofline", "conventions", "how_a_number_is_made",
+                 "how_a_model_is_traced"),
     "tutorials": ("analyze", "decode", "flash", "attention_kinds", "mixture_of_experts", "choosing_a_gpu", "agent"),
 }
 REFERENCE = ("devices", "coverage", "limits", "benchmarks")
