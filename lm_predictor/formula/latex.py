@@ -27,10 +27,15 @@ def symbol(name: str) -> str:
     return LETTERS.get(name) or rf"\mathrm{{{name.replace('_', chr(92) + '_')}}}"
 
 # %% ../../nbs/formula/04_latex.ipynb #1ec9d841
-_WORDS = {"min": r"\min", "max": r"\max"}
-_BRACKETS = {"floor": (r"\lfloor", r"\rfloor"), "ceil": (r"\lceil", r"\rceil")}
+def _number(value: int | Fraction) -> str:
+    "LaTeX of a number, a fraction with its sign in front"
+    return (
+        str(value)
+        if isinstance(value, int)
+        else rf"{'-' * (value < 0)}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+    )
 
-
+# %% ../../nbs/formula/04_latex.ipynb #34fed0e6
 def latex(
     formula: Formula | Condition | str,
 ) -> str:  # to stand between dollar signs
@@ -52,15 +57,7 @@ def latex(
         return _product(args)
     return _other(op, args)
 
-
-def _number(value: int | Fraction) -> str:
-    return (
-        str(value)
-        if isinstance(value, int)
-        else rf"{'-' * (value < 0)}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
-    )
-
-
+# %% ../../nbs/formula/04_latex.ipynb #a716b512
 def _bracketed(formula: Formula, loose: tuple) -> str:
     return rf"\left({latex(formula)}\right)" if formula.op in loose else latex(formula)
 
@@ -78,6 +75,10 @@ def _product(factors: tuple) -> str:
         return "-" + _product(tuple(rest)) if len(rest) > 1 else "-" + _bracketed(rest[0], ("+", "%"))
     return r"\,".join(_bracketed(f, ("+", "%")) for f in factors)
 
+# %% ../../nbs/formula/04_latex.ipynb #2411521e
+_WORDS = {"min": r"\min", "max": r"\max"}
+_BRACKETS = {"floor": (r"\lfloor", r"\rfloor"), "ceil": (r"\lceil", r"\rceil")}
+
 
 def _other(op: str, args: tuple) -> str:
     if op == "/":
@@ -93,7 +94,7 @@ def _other(op: str, args: tuple) -> str:
         return rf"\left{left} {latex(args[0])} \right{right}"
     return rf"{_WORDS[op]}\left({', '.join(map(latex, args))}\right)"
 
-
+# %% ../../nbs/formula/04_latex.ipynb #ad3f096d
 def _reference(ref: Reference) -> str:
     given = [latex(a) for a in ref.args] + [
         f"{symbol(name)}={latex(value)}" for name, value in ref.kwargs if symbol(name) != latex(value)

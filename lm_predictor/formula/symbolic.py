@@ -10,8 +10,8 @@ from fractions import Fraction
 
 from .tree import (
     Formula, FormulaError, _add, _call, _check_name, _constant, _divide, _floor_divide, _is_number, _modulo,
-    _multiply, _power, _short)
-from .language import _coefficient, _number, parse
+    _multiply, _number, _power, _short)
+from .language import _coefficient, parse
 
 # %% auto #0
 __all__ = ['to_sympy', 'from_sympy']
@@ -47,7 +47,7 @@ def _truncate(a: Formula) -> Formula:
     if _nonnegative(a): return _call("floor", a)
     return _add(_call("max", _call("floor", a), _number(0)), _call("min", _call("ceil", a), _number(0)))
 
-
+# %% ../../nbs/formula/03_symbolic.ipynb #b9a810b1
 _FROM_SYMPY = {  # class name -> formula of the converted arguments
     "FloorDiv": _floor_divide, "CleanDiv": _floor_divide, "Mod": _modulo, "PythonMod": _modulo,
     "ModularIndexing": lambda a, b, n: _modulo(_floor_divide(a, b), n),
