@@ -150,6 +150,14 @@ def test_cross_links_are_there(stage):
     assert faults(stage) == ["no name in backticks is linked to its page: is the package installed, with its entry point nbdev?"]
 
 
+@pytest.mark.parametrize("link, kept", [("[`word`](/concepts/one.html#gone)", False), ("[`Word`](/concepts/one.html#gone)", True), ("[`word()`](/concepts/one.html#gone)", True),
+                                        ("[`a.b`](/concepts/one.html#gone)", True), ("[`word`](/concepts/two.html#gone)", True), ("[word](/concepts/one.html#gone)", True)])
+def test_automatic_links_of_words_are_taken_away(stage, link, kept):
+    "nbs/links.lua keeps what nbdev linked where it can mean nothing else, and on the page of its own module"
+    write(stage, "concepts/02_two.ipynb", link)
+    assert len(docs.read_page(stage, "concepts/02_two.ipynb").links) == kept
+
+
 def test_what_nbdev_drops(tmp_path):
     "Of the first cell only title, question and front matter reach the site"
     cell = lambda text: {"cells": [{"cell_type": "markdown", "source": [text]}]}

@@ -58,7 +58,7 @@ class Hardware:
         source = dict(self.sources)
         rows = [f"| `{f}` | {_readable(f, v)} | {_link(source.get(f, ''))} |" for f, v in self.figures()]
         return "\n".join([f"**{self.title}** (`{self.name}`)", "", "| figure | value | source |", "|---|--:|---|",
-                          *rows, "", self.notes])
+                          *rows, "", self.notes.replace("*", "\\*")])  # 8*128*4 is no emphasis
 
 # %% ../../nbs/timing/00_hardware.ipynb #d123c5ae
 _brief = reprlib.Repr()  # echoes an input in an error, at most so much of it

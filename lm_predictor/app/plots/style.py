@@ -70,6 +70,7 @@ class Drawing(Figure):
     "A matplotlib Figure that a notebook shows, as the same bytes each time; quick to draw again"
 
     def __init__(self, *args, **kwargs):
+        "Takes what a Figure takes"
         super().__init__(*args, **kwargs)
         self.sheet, self.keys, self.moving = FigureCanvasAgg(self), {}, {}
         self.pixels, self.still = None, False  # what stands still, at some dpi; whether that is still so
