@@ -131,7 +131,7 @@ def moved(conditions, sizes: dict, down: bool = False) -> dict:
     return sizes
 
 # %% ../../nbs/records/03_model.ipynb #c56ce780
-@dataclass
+@dataclass(frozen=True)
 class ModelRecord:
     "What one kind of model executes, case by case"
     id: str  # model type and digest of the settings
@@ -164,7 +164,7 @@ class ModelRecord:
                     broken_rule({**_EMPTY, "cases": {case: self.cases[case]}}) or f"$.cases.{case}: {_one_line(str(e))}"
                 )
                 raise ValueError(f"{self.where}: {rule}; restore or delete it") from None
-            self.cases[case] = graph
+            self.cases[case] = graph  # read once; the only thing in a record that changes
         return self.cases[case]
 
     @property
