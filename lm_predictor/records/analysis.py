@@ -30,6 +30,8 @@ _OPERATOR = {
         "operator": _TEXT, "via": _TEXT, "flops": _FORMULA, "matmul_flops": _FORMULA, "memory_access": _ACCESS
     },
 }
+
+# %% ../../nbs/records/01_analysis.ipynb #f6b5338d
 _KERNEL = {
     "type": "object",
     "required": ["kernel_type", "operation"],
@@ -55,6 +57,36 @@ _KERNEL = {
 }
 
 # %% ../../nbs/records/01_analysis.ipynb #c5a6b758
+_SOURCE = {
+    "type": "object",
+    "required": ["package", "version", "file", "line_start", "line_end", "sha256"],
+    "additionalProperties": False,
+    "properties": {
+        "package": _TEXT, "version": _TEXT, "file": _TEXT, "line_start": {"type": "integer"},
+        "line_end": {"type": "integer"}, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+    },
+}
+_PARAMETER = {
+    "type": "object",
+    "required": ["name", "meaning", "origin"],
+    "additionalProperties": False,
+    "properties": {
+        "name": {"type": "string", "pattern": r"^[A-Za-z_]\w*$"}, "meaning": _TEXT, "origin": _TEXT,
+        "default": {"type": "integer"}
+    },
+}
+_VARIANT = {
+    "type": "object",
+    "required": ["models", "kernels"],
+    "additionalProperties": False,
+    "properties": {
+        "models": {"type": "array", "items": _TEXT},
+        "assumptions": {"type": "array", "items": _TEXT},
+        "kernels": {"type": "array", "items": {"$ref": "#/$defs/kernel"}},
+    },
+}
+
+# %% ../../nbs/records/01_analysis.ipynb #c79dfb57
 SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "LM-Predictor analysis",
@@ -65,43 +97,12 @@ SCHEMA = {
     "properties": {
         "format": {"const": 1},
         "class_name": {"type": "string", "pattern": r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"},
-        "source": {
-            "type": "object",
-            "required": ["package", "version", "file", "line_start", "line_end", "sha256"],
-            "additionalProperties": False,
-            "properties": {
-                "package": _TEXT, "version": _TEXT, "file": _TEXT, "line_start": {"type": "integer"},
-                "line_end": {"type": "integer"}, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-            },
-        },
-        "parameters": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["name", "meaning", "origin"],
-                "additionalProperties": False,
-                "properties": {
-                    "name": {"type": "string", "pattern": r"^[A-Za-z_]\w*$"}, "meaning": _TEXT, "origin": _TEXT,
-                    "default": {"type": "integer"}
-                },
-            },
-        },
+        "source": _SOURCE,
+        "parameters": {"type": "array", "items": _PARAMETER},
         "assumptions": {"type": "array", "items": _TEXT},
         "models": {"type": "array", "items": _TEXT},
         "kernels": {"type": "array", "items": {"$ref": "#/$defs/kernel"}},
-        "variants": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["models", "kernels"],
-                "additionalProperties": False,
-                "properties": {
-                    "models": {"type": "array", "items": _TEXT},
-                    "assumptions": {"type": "array", "items": _TEXT},
-                    "kernels": {"type": "array", "items": {"$ref": "#/$defs/kernel"}},
-                },
-            },
-        },
+        "variants": {"type": "array", "items": _VARIANT},
         "naming": {
             "type": "object", "required": ["file_name", "class_name"], "additionalProperties": False,
             "properties": {"file_name": _TEXT, "class_name": _TEXT}
@@ -156,7 +157,7 @@ class Operator:
     cost: Cost
     via: str = ""  # innermost helper function and line, "" when called in forward() itself
 
-
+# %% ../../nbs/records/01_analysis.ipynb #8c7a946e
 @dataclass(frozen=True)
 class Kernel:
     "The cost of one source line of a forward()"
@@ -210,7 +211,7 @@ class Variant:
     assumptions: tuple[str, ...] = ()
 
     def names(self, values: dict | None = None) -> frozenset:
-        "Every symbol in its formulas; with numbers for some of them, only in the kernels whose conditions these do not rule out"
+        "Every symbol in its formulas; given numbers leave out the kernels whose conditions they rule out"
         may = [k for k in self.kernels if all(c.holds(values) for c in k.when if values and c.names <= set(values))]
         return frozenset().union(*(c.names for k in may for c in (*(k.cost or ()), k.repeat, *k.when)))
 
@@ -236,7 +237,7 @@ class Analysis:
         return not any(p.given_by in ("constructor", "input") for p in self.parameters)
 
     def variant(self, model: str = "", values: dict | None = None) -> Variant:
-        """The variant traced in a model record, else the one with most assumptions that hold for given numbers, else the default.
+        """The variant of a model record, else the one with most assumptions that the numbers meet, else the default.
 
         Raises SchemaError when a model is named that the class is not part of, or when no variant fits the numbers.
         """
@@ -266,14 +267,14 @@ class Analysis:
         return f"Analysis({self.class_name}, {len(self.kernels)} kernels, {len(self.variants)} variants)"
 
     def _repr_markdown_(self) -> str:
-        head = f"**`{self.class_name}`**\n\n| line | code | FLOPs | read (bytes) | written (bytes) |\n|---|---|---|---|---|\n"
-        return head + "\n".join(
-            f"| {k.line or ''} | `{_one_line(k.code or k.operation, 80)}` | `{k.cost.flops}` | `{k.cost.read}` | `{k.cost.write}` |".replace(
-                "${", "$\\{"
-            )
-            for k in self.kernels
-            if k.cost
-        )
+        columns = "| line | code | FLOPs | read (bytes) | written (bytes) |\n|---|---|---|---|---|\n"
+        return f"**`{self.class_name}`**\n\n{columns}" + "\n".join(_row(k) for k in self.kernels if k.cost)
+
+
+def _row(k: Kernel) -> str:
+    "A kernel as a row of the table; `${` would start a formula on a page"
+    row = f"| {k.line or ''} | `{_one_line(k.code or k.operation, 80)}` | `{k.cost.flops}` | `{k.cost.read}` | "
+    return (row + f"`{k.cost.write}` |").replace("${", "$\\{")
 
 # %% ../../nbs/records/01_analysis.ipynb #2086ac33
 # the same in every class of a model; passed only where a call works in a type of its own

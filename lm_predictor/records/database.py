@@ -151,7 +151,7 @@ def canonical_variants(rows: list) -> tuple[Variant, ...]:
 
 # %% ../../nbs/records/04_database.ipynb #d842e9b1
 def joined(a: dict, b: dict) -> dict:
-    "What two verifications of one class say together: the worse status, the checks that both passed, what failed in either"
+    "Two verifications of one class as one: the worse status, the checks that both passed, what failed in either"
     if a == b:
         return a
     rank = ("verified", "unverified", "stale", "failed")
@@ -172,7 +172,7 @@ def _place(a: Analysis) -> dict:
 
 
 def merged(old: Analysis, new: Analysis) -> Analysis:
-    "An analysis with the variants of an older one of the same class and source; a model in both is taken from the new one"
+    "An analysis with the variants of an older one of the same class and source; of a model in both, the new one counts"
     if _place(old) != _place(new):
         return replace(new, naming=old.naming or new.naming)
     told = {m for v in new.variants for m in v.models}
@@ -269,9 +269,8 @@ class Database:
         if len(found) > 1:
             raise DatabaseError(f"{name!r} is the name of several classes: {', '.join(found)}")
         near = difflib.get_close_matches(last, sorted({n.rpartition(".")[2] for n in names}), n=3)
-        raise DatabaseError(
-            f"no analysis of {name!r}{'; near: ' + ', '.join(near) if near else ''}; make one with `lm-predictor trace {name}`"
-        )
+        hint = f"; near: {', '.join(near)}" if near else ""
+        raise DatabaseError(f"no analysis of {name!r}{hint}; make one with `lm-predictor trace {name}`")
 
     def get(self, class_name: str, by: str = "") -> Analysis:
         "The analysis of a class (by='agent': the agent's); raises DatabaseError when there is none or a file is broken"
@@ -309,7 +308,7 @@ class Database:
         return usual
 
     def put(self, analysis: Analysis, directory: Path | None = None) -> Path:
-        "Store an analysis in the overlay (or the given directory), checked first; gives its path. Names of generated code that a record has stay"
+        "Store an analysis, checked first, in the overlay or the given directory; names of generated code stay"
         path = Path(directory or self.overlay) / f"{analysis.class_name}.json"
         data = analysis_to_json(replace(analysis, naming=self._naming(analysis, path)))
         analysis_from_json(data, analysis.class_name)

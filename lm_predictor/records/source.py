@@ -19,23 +19,12 @@ from ..formula.tree import FormulaError
 from ..formula.language import syntax_tree
 
 # %% auto #0
-__all__ = ['SourceError', 'Source', 'package_root', 'module_file', 'Statement', 'SourceFile', 'source_file', 'split_class',
-           'find_class', 'locate', 'forward_statements', 'SourceState', 'source_state']
+__all__ = ['SourceError', 'package_root', 'module_file', 'Statement', 'SourceFile', 'source_file', 'split_class', 'find_class',
+           'Source', 'locate', 'forward_statements', 'SourceState', 'source_state']
 
 # %% ../../nbs/records/05_source.ipynb #42973661
 class SourceError(LookupError):
     "A class, module or line that is not there; the text says what was looked for and what is near"
-
-
-@dataclass(frozen=True)
-class Source:
-    "Where the source of one class is"
-    package: str
-    version: str
-    file: str  # relative to the package directory's parent, "torch/nn/modules/linear.py"
-    line_start: int  # first line, decorators included
-    line_end: int
-    sha256: str  # of the text of these lines
 
 
 @cached(maxsize=128)
@@ -49,7 +38,7 @@ def package_root(package: str) -> Path:
         raise SourceError(f"package {package!r} is not installed; its source cannot be read (pip install {package})")
     return Path(next(iter(spec.submodule_search_locations))).parent
 
-
+# %% ../../nbs/records/05_source.ipynb #1cbc1d78
 def _near(name: str, names) -> str:
     close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
     return f"; near: {', '.join(close)}" if close else ""
@@ -121,7 +110,7 @@ def _header_end(s: ast.stmt) -> int:
     body = getattr(s, "body", None)
     return max(s.lineno, body[0].lineno - 1) if body and isinstance(body, list) else s.end_lineno
 
-
+# %% ../../nbs/records/05_source.ipynb #350a3c5c
 @cached(maxsize=128)
 def _parsed(path: str, changed: int, size: int) -> SourceFile:
     return SourceFile(Path(path))
@@ -155,6 +144,17 @@ def find_class(class_name: str) -> tuple[SourceFile, ast.ClassDef]:
         raise SourceError(f"no class {name!r} in {module}{_near(name, file.classes)}")
     return file, file.classes[name]
 
+# %% ../../nbs/records/05_source.ipynb #3bbfb4e7
+@dataclass(frozen=True)
+class Source:
+    "Where the source of one class is"
+    package: str
+    version: str
+    file: str  # relative to the package directory's parent, "torch/nn/modules/linear.py"
+    line_start: int  # first line, decorators included
+    line_end: int
+    sha256: str  # of the text of these lines
+
 
 def locate(class_name: str) -> Source:
     "Where a class is: package, version, file, lines and sha256 of its text"
@@ -168,7 +168,7 @@ def locate(class_name: str) -> Source:
     digest = hashlib.sha256(file.text(first, last).encode()).hexdigest()
     return Source(package, version, file.path.relative_to(package_root(package)).as_posix(), first, last, digest)
 
-
+# %% ../../nbs/records/05_source.ipynb #f671df9c
 def forward_statements(class_name: str) -> list[Statement]:
     "The statements of a class's forward(), in order; raises SourceError when it defines none"
     file, node = find_class(class_name)

@@ -14,7 +14,7 @@ from .model import ModelRecord
 from .source import SourceState, source_state
 
 # %% auto #0
-__all__ = ['SOURCE', 'PROOF', 'Check', 'verdict', 'grouped', 'untrusted']
+__all__ = ['SOURCE', 'PROOF', 'Check', 'grouped', 'verdict', 'untrusted']
 
 # %% ../../nbs/records/06_status.ipynb #a65801a0
 @dataclass(frozen=True)
@@ -29,6 +29,15 @@ SOURCE = "source unchanged"  # the check that tells stale from unverified
 PROOF = "the checks of its models"  # of a class: that it agrees with records that are verified themselves
 
 
+def grouped(names: list[str]) -> list[str]:
+    "The parts of each check in one text: `a: x`, `a: y` -> `a: x, y`"
+    parts: dict[str, list] = {}
+    for name in names:
+        about, _, part = name.partition(": ")
+        parts.setdefault(about, []).extend([part] if part else [])
+    return [f"{about}: {', '.join(dict.fromkeys(p))}" if p else about for about, p in parts.items()]
+
+# %% ../../nbs/records/06_status.ipynb #c7834722
 def verdict(
     checks: list[Check],
     packages: dict,  # package -> version that it was checked with
@@ -47,18 +56,25 @@ def verdict(
     )
     return {"status": status, "date": kept or today or time.strftime("%Y-%m-%d"), **found}
 
-
-def grouped(names: list[str]) -> list[str]:
-    "The parts of each check in one text: `a: x`, `a: y` -> `a: x, y`"
-    parts: dict[str, list] = {}
-    for name in names:
-        about, _, part = name.partition(": ")
-        parts.setdefault(about, []).extend([part] if part else [])
-    return [f"{about}: {', '.join(dict.fromkeys(p))}" if p else about for about, p in parts.items()]
-
 # %% ../../nbs/records/06_status.ipynb #06d8859a
+def _doubt(name: str, db: Database) -> str:
+    "Why a class is not to be relied on; empty where it is verified and unchanged"
+    try:
+        path = db.path(name)
+        data = read_json(path) if path else None
+        if not isinstance(data, dict):
+            return "no record"
+        source, status = data.get("source"), data.get("verification", {}).get("status", "unverified")
+        if source_state(name, source) is SourceState.CHANGED:
+            from importlib.metadata import version
+            return f"stale: source of {source['package']} {version(source['package'])} differs"
+    except (DatabaseError, KeyError, TypeError, AttributeError, ImportError):
+        return "its record cannot be read"
+    return "" if status == "verified" else status
+
+# %% ../../nbs/records/06_status.ipynb #cfcef0bb
 def untrusted(record: ModelRecord, db: Database) -> list[str]:
-    "What in a model's tree is not verified, each with its reason: `LlamaAttention (stale: source of transformers 5.24.0 differs)`"
+    "What in a model's tree is not verified, each with its reason: `LlamaAttention (no record)`"
     status = record.verification.get("status", "unverified")
     found = [] if status == "verified" else [f"record {record.id} ({status})"]
     for name in _classes(record):
@@ -79,18 +95,3 @@ def _classes(record: ModelRecord) -> list[str]:
         except (KeyError, TypeError, IndexError):
             return []  # a damaged record, which whoever reads its figures reports
     return list(found)
-
-
-def _doubt(name: str, db: Database) -> str:
-    try:
-        path = db.path(name)
-        data = read_json(path) if path else None
-        if not isinstance(data, dict):
-            return "no record"
-        source, status = data.get("source"), data.get("verification", {}).get("status", "unverified")
-        if source_state(name, source) is SourceState.CHANGED:
-            from importlib.metadata import version
-            return f"stale: source of {source['package']} {version(source['package'])} differs"
-    except (DatabaseError, KeyError, TypeError, AttributeError, ImportError):
-        return "its record cannot be read"
-    return "" if status == "verified" else status
