@@ -74,7 +74,7 @@ def _rounded(x: float) -> float:
 
 # %% ../../../nbs/app/plots/03_breakdown.ipynb #d36f5943
 def _measure(what: str, largest: float) -> tuple:
-    "Of a measure whose largest value is given: the axis label with its unit, what one of that unit is, and how a figure is written"
+    "For the largest value of a measure: the axis label with its unit, how much one unit is, how a figure is written"
     if what == "time_s":
         name, scale = clock(largest, "µ")
         return f"time ({name})", scale, lambda t: seconds(t, "µ")
@@ -127,6 +127,31 @@ def _bar_legend(ax, colors: dict) -> None:
         handles=[Patch(color=color, label=name) for name, color in colors.items()], loc="lower right", borderaxespad=0.2
     )
 
+
+def _bar_colors(found: tuple, what: str) -> dict:
+    "What the colours of bars mean: of bytes, what is read and written; else the kinds of the bars"
+    if what == "bytes":
+        return {"read": BLUE, "written": ORANGE}
+    held = {b.kind for b in found}
+    return {kind: color for kind, color in KINDS.items() if kind in held}
+
+# %% ../../../nbs/app/plots/03_breakdown.ipynb #76491210
+def _bar_canvas(ax, names: list):
+    "Axes that are high enough for so many bars, with room for their names"
+    high = 1.2 + 0.3 * len(names)
+    return _canvas(ax, 8, high, left=_margin(names) / 8, top=1 - 0.6 / high, bottom=0.55 / high)
+
+
+def _beside(ax, text: str, end: float, place: float):
+    "A text beside the end of a bar"
+    return ax.annotate(text, (end, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5)
+
+
+def _breakdown_title(run: Run, what: str, everything: str) -> str:
+    "What was run, on which device where that matters, and the sum of all bars"
+    device = f"{run.hardware.title}: " if run.hardware and what == "time_s" else ""
+    return f"{subject(run)}\n{device}{everything}{ {'time_s': ' at least', 'bytes': ' moved'}.get(what, '')}"
+
 # %% ../../../nbs/app/plots/03_breakdown.ipynb #2aacc6dd
 @styled
 def plot_breakdown(
@@ -137,40 +162,19 @@ def plot_breakdown(
     top: int = 12,         # so many bars at most
     legend: bool = True,
 ) -> Figure:
-    "Time, FLOPs or bytes of a run in bars, largest first: by kernel, or by kind of layer with its kernels stacked in each bar"
+    "Time, FLOPs or bytes of a run in bars, largest first: by kernel, or by kind of layer with its kernels stacked"
     found = bars(run, what, by, top)
-    high = 1.2 + 0.3 * len(found)
-    ax = _canvas(ax, 8, high, left=_margin(b.name for b in found) / 8, top=1 - 0.6 / high, bottom=0.55 / high)
-    everything = sum(b.total(what) for b in found)
-    label, scale, said = _measure(what, found[0].total(what))
+    called, everything = [b.name for b in found], sum(b.total(what) for b in found)
+    ax, (label, scale, said) = _bar_canvas(ax, called), _measure(what, found[0].total(what))
     limit = _rounded(found[0].total(what) / scale * (1.4 if what == "time_s" else 1.3))
     if not _kept(ax, ("breakdown", label, limit, tuple((b.name, b.kind) for b in found), legend)):
-        _bar_axes(ax, [b.name for b in found], label, limit)
+        _bar_axes(ax, called, label, limit)
         if legend:
-            _bar_legend(
-                ax,
-                (
-                    {"read": BLUE, "written": ORANGE}
-                    if what == "bytes"
-                    else {kind: color for kind, color in KINDS.items() if kind in {b.kind for b in found}}
-                ),
-            )
+            _bar_legend(ax, _bar_colors(found, what))
     for place, bar in enumerate(found):
-        _moves(
-            ax,
-            *_stack(ax, place, bar, what, scale),
-            ax.annotate(
-                _bar_note(bar, what, everything, said), (bar.total(what) / scale, place), xytext=(4, 0),
-                textcoords="offset points", va="center", fontsize=8.5
-            )
-        )
-    device = f"{run.hardware.title}: " if run.hardware and what == "time_s" else ""
-    _moves(
-        ax,
-        ax.set_title(
-            f"{subject(run)}\n{device}{said(everything)}{' at least' if what == 'time_s' else ' moved' if what == 'bytes' else ''}"
-        ),
-    )
+        note = _bar_note(bar, what, everything, said)
+        _moves(ax, *_stack(ax, place, bar, what, scale), _beside(ax, note, bar.total(what) / scale, place))
+    _moves(ax, ax.set_title(_breakdown_title(run, what, said(everything))))
     return ax.figure
 
 # %% ../../../nbs/app/plots/03_breakdown.ipynb #ac33f58b
@@ -193,8 +197,7 @@ def traffic_steps(
     cost: ModelCost,
     workload: Workload | None = None,
     **sizes,                          # or its fields: batch_size, seq_len, ...
-# execution -> bytes moved; execution -> steps that lead to it, the largest first, what is added last
-) -> tuple[dict, dict]:
+) -> tuple[dict, dict]:  # by execution, the bytes moved; and the steps that lead to it, the largest first
     "Where the traffic of eager execution goes in fused, and that of fused in flash"
     runs = {e: cost.at(workload, e, **sizes) for e in EXECUTIONS}
     named = {e: list(zip(names(run), kinds(run))) for e, run in runs.items()}
@@ -239,6 +242,23 @@ def _waterfall_rows(totals: dict, steps: dict) -> list:
         rows.append((execution, 0, total, "#555555", ""))
     return rows
 
+# %% ../../../nbs/app/plots/03_breakdown.ipynb #a0f364f8
+def _draw_falls(ax, rows: list, scale: float, said) -> None:
+    "The rows of a waterfall as bars, each with its figure and a thin line to the next"
+    for place, (name, start, end, color, sign) in enumerate(rows):
+        ax.add_patch(
+            Rectangle((min(start, end) / scale, place - 0.36), abs(end - start) / scale, 0.72, color=color, zorder=2)
+        )
+        _beside(ax, f"{sign}{said(abs(end - start))}", max(start, end) / scale, place)
+        if place + 1 < len(rows):
+            ax.plot([end / scale] * 2, [place - 0.36, place + 1.36], color=GREY, linewidth=0.8, zorder=1)
+
+
+def _waterfall_title(cost: ModelCost, w: Workload, totals: dict, said) -> str:
+    "The model, the workload, and what each execution moves"
+    moved = ", ".join(f"{execution} {said(total)}" for execution, total in totals.items())
+    return f"{cost.model.rsplit('/', 1)[-1]}: {usage(w)}\nbytes moved: {moved}"
+
 # %% ../../../nbs/app/plots/03_breakdown.ipynb #80dd8387
 @styled
 def plot_waterfall(
@@ -251,25 +271,12 @@ def plot_waterfall(
     "The bytes that eager execution moves, what fused removes of them, what flash removes of those, by operation"
     totals, steps = traffic_steps(cost, workload, **sizes)
     rows = _waterfall_rows(totals, {e: _largest(steps[e], top, totals["eager"]) for e in steps})
-    high = 1.2 + 0.3 * len(rows)
-    ax = _canvas(ax, 8, high, left=_margin(name for name, *_ in rows) / 8, top=1 - 0.6 / high, bottom=0.55 / high)
-    label, scale, said = _measure("bytes", totals["eager"])
+    called = [name for name, *_ in rows]
+    ax, (label, scale, said) = _bar_canvas(ax, called), _measure("bytes", totals["eager"])
     _kept(ax, None)
-    _bar_axes(ax, [name for name, *_ in rows], label, _rounded(max(end for _, _, end, _, _ in rows) / scale * 1.15))
-    for place, (name, start, end, color, sign) in enumerate(rows):
-        ax.add_patch(
-            Rectangle((min(start, end) / scale, place - 0.36), abs(end - start) / scale, 0.72, color=color, zorder=2)
-        )
-        ax.annotate(
-            f"{sign}{said(abs(end - start))}", (max(start, end) / scale, place), xytext=(4, 0),
-            textcoords="offset points", va="center", fontsize=8.5
-        )
-        if place + 1 < len(rows):
-            ax.plot([end / scale] * 2, [place - 0.36, place + 1.36], color=GREY, linewidth=0.8, zorder=1)
-    w = replace(workload or Workload(), **sizes)
-    ax.set_title(
-        f"{cost.model.rsplit('/', 1)[-1]}: {usage(w)}\nbytes moved: {', '.join(f'{e} {said(b)}' for e, b in totals.items())}"
-    )
+    _bar_axes(ax, called, label, _rounded(max(end for _, _, end, _, _ in rows) / scale * 1.15))
+    _draw_falls(ax, rows, scale, said)
+    ax.set_title(_waterfall_title(cost, replace(workload or Workload(), **sizes), totals, said))
     used = {color for *_, color, _ in rows}
     _bar_legend(ax, {kind: color for kind, color in KINDS.items() if color in used})
     return ax.figure

@@ -8,7 +8,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from .breakdown import _bar_axes, _measure, _rounded, bars
+from .breakdown import _bar_axes, _beside, _measure, _rounded, bars
 from .names import KINDS, usage
 from .style import ROW, _canvas, _kept, _margin, _moves, styled
 from ..units import digits
@@ -20,7 +20,7 @@ __all__ = ['plot_comparison']
 
 # %% ../../../nbs/app/plots/06_comparison.ipynb #556855c9
 def _per_token(runs: dict, label: str) -> str:
-    "`time per token (ms)` where every run is one token; `time per step (ms)` where it is one token of each of several sequences"
+    "`time per token (ms)` where every run is one token; `time per step (ms)` where that is for several sequences"
     one = {run.workload.phase for run in runs.values()} == {"decode"} and label.startswith("time")
     alone = all(run.workload.batch_size == 1 for run in runs.values())
     return label.replace("time", "time per token" if alone else "time per step") if one else label
@@ -45,6 +45,30 @@ def _shared(runs: dict) -> str:
     ]
     return ", ".join(text for (text, *more) in map(sorted, parts) if not more and text)
 
+# %% ../../../nbs/app/plots/06_comparison.ipynb #aa6ebec8
+def _parts(run: Run, what: str) -> dict:
+    "A measure of a run by kind of layer, in the order of KINDS"
+    held = {b.kind: b.total(what) for b in bars(run, what, "kind")}
+    return {kind: held[kind] for kind in KINDS if held.get(kind)}
+
+
+def _draw_parts(ax, place: int, parts: dict, scale: float) -> list:
+    "One bar, its kinds of layers side by side"
+    left, drawn = 0.0, []
+    for kind, size in parts.items():
+        box = Rectangle((left, place - 0.36), size / scale, 0.72, color=KINDS[kind], ec="white", lw=0.4, zorder=2)
+        drawn.append(ax.add_patch(box))
+        left += size / scale
+    return drawn
+
+
+def _kinds_legend(ax, used: list, top: float | None) -> None:
+    "The kinds in a row above the bars: on a sheet of its own at a part of its height, else over the axes"
+    at = {"bbox_to_anchor": (-0.02, 1), "ncols": 4}
+    if top is not None:
+        at = {"bbox_to_anchor": (0.005, top), "bbox_transform": ax.figure.transFigure, "ncols": 8}
+    ax.legend(handles=[Patch(color=KINDS[k], label=k) for k in used], loc="lower left", **at, **ROW)
+
 # %% ../../../nbs/app/plots/06_comparison.ipynb #7e7d6c09
 @styled
 def plot_comparison(
@@ -53,44 +77,23 @@ def plot_comparison(
     ax=None,               # axes to draw on, clearing them
     legend: bool = True,
 ) -> Figure:
-    "Runs beside each other, each one bar, its kinds of layers stacked in it: time per token of several models, prefill on several devices"
+    "Runs beside each other, each one bar with its kinds of layers stacked: of several models, or on several devices"
     if not runs:
         raise ModelError("a comparison needs at least one run")
-    made = {name: {b.kind: b.total(what) for b in bars(run, what, "kind")} for name, run in runs.items()}
-    largest = max(sum(held.values()) for held in made.values())
+    made = {name: _parts(run, what) for name, run in runs.items()}
+    sums = {name: sum(parts.values()) for name, parts in made.items()}
+    largest, high = max(sums.values()), 1.2 + 0.36 * len(runs)
     label, scale, said = _measure(what, largest)
-    high = 1.2 + 0.36 * len(runs)
-    own, ax = ax is None, _canvas(ax, 8, high, left=_margin(runs) / 8, top=1 - 0.66 / high, bottom=0.55 / high)
-    used, limit = [k for k in KINDS if any(held.get(k, 0) > 0.001 * largest for held in made.values())], _rounded(
-        largest / scale * (1.45 if what == "time_s" else 1.2)
-    )
+    top = 1 - 0.66 / high if ax is None else None
+    ax = _canvas(ax, 8, high, left=_margin(runs) / 8, top=1 - 0.66 / high, bottom=0.55 / high)
+    used = [k for k in KINDS if any(parts.get(k, 0) > 0.001 * largest for parts in made.values())]
+    limit = _rounded(largest / scale * (1.45 if what == "time_s" else 1.2))
     if not _kept(ax, ("comparison", label, tuple(runs), limit, tuple(used), legend)):
         _bar_axes(ax, list(runs), _per_token(runs, label), limit)
         if legend:
-            at = (
-                {"bbox_to_anchor": (0.005, 1 - 0.66 / high), "bbox_transform": ax.figure.transFigure, "ncols": 8}
-                if own
-                else {"bbox_to_anchor": (-0.02, 1), "ncols": 4}
-            )
-            ax.legend(handles=[Patch(color=KINDS[k], label=k) for k in used], loc="lower left", **at, **ROW)
-    for place, (name, held) in enumerate(made.items()):
-        left = 0.0
-        for kind in (k for k in KINDS if held.get(k)):
-            _moves(
-                ax,
-                ax.add_patch(
-                    Rectangle(
-                        (left, place - 0.36), held[kind] / scale, 0.72, color=KINDS[kind], ec="white", lw=0.4, zorder=2
-                    )
-                ),
-            )
-            left += held[kind] / scale
-        _moves(
-            ax,
-            ax.annotate(
-                _compared(runs[name], what, sum(held.values()), said), (left, place), xytext=(4, 0),
-                textcoords="offset points", va="center", fontsize=8.5
-            ),
-        )
+            _kinds_legend(ax, used, top)
+    for place, (name, parts) in enumerate(made.items()):
+        drawn, note = _draw_parts(ax, place, parts, scale), _compared(runs[name], what, sums[name], said)
+        _moves(ax, *drawn, _beside(ax, note, sum(piece.get_width() for piece in drawn), place))
     _moves(ax, ax.set_title(_shared(runs), pad=26 if legend else 8))
     return ax.figure

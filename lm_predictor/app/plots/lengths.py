@@ -5,8 +5,6 @@
 # %% ../../../nbs/app/plots/04_lengths.ipynb #aaeef099
 from __future__ import annotations
 
-from dataclasses import replace
-
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullLocator
 
@@ -14,7 +12,6 @@ from .breakdown import bars
 from .names import KINDS
 from .style import BLUE, Drawing, INK, ORANGE, RED, ROW, STYLE, _kept, styled
 from ...cost.execution import EXECUTIONS
-from ...cost.workload import Workload
 from ...models.validation import ModelError
 from ...timing.hardware import load_hardware
 from ...timing.prediction import ModelCost
@@ -75,10 +72,13 @@ def curves(
     return tuple(at), _measured(at.values(), what, by)
 
 # %% ../../../nbs/app/plots/04_lengths.ipynb #e6eea7c0
-def _lengths_title(cost, w: Workload, over: str, hardware, given: dict) -> str:
+def _lengths_title(cost, over: str, hardware, by="kind", execution="flash", batch_size=1, **sizes) -> str:
+    "The model, the phase, the batch, the execution and the device, where they are alike for all curves"
+    phase = "prefill" if over == "seq_len" else "one token"
+    batch = f", batch {batch_size:,}" if batch_size > 1 else ""
+    name = "" if by == "execution" else f", {execution}"
     device = f", {load_hardware(hardware).title}" if hardware is not None else ""
-    execution = "" if given.get("by") == "execution" else f", {given.get('execution', 'flash')}"
-    return f"{cost.model.rsplit('/', 1)[-1]}: {'prefill' if over == 'seq_len' else 'one token'}{f', batch {w.batch_size:,}' if w.batch_size > 1 else ''}{execution}{device}"
+    return f"{cost.model.rsplit('/', 1)[-1]}: {phase}{batch}{name}{device}"
 
 # %% ../../../nbs/app/plots/04_lengths.ipynb #d27df866
 def _plot_curves(ax, at: tuple, values: dict, what: str, over: str) -> None:
@@ -88,28 +88,42 @@ def _plot_curves(ax, at: tuple, values: dict, what: str, over: str) -> None:
         xscale="log", yscale="log", xlabel="tokens of the prompt" if over == "seq_len" else "tokens in the cache",
         title={"flops": "operations", "time_s": "time"}.get(what, "bytes moved")
     )
-    for (name, held), color in zip(values.items(), (INK, *KINDS.values()) if "total" in values else (RED, ORANGE, BLUE)):
+    colors = (INK, *KINDS.values()) if "total" in values else (RED, ORANGE, BLUE)
+    for (name, held), color in zip(values.items(), colors):
         if any(v >= 0.01 * w for v, w in zip(held, most)):
             ax.plot(
                 at, [v or None for v in held], color=color, label=name, linewidth=2.4 if name == "total" else 1.6,
                 zorder=2 if name == "total" else 3
             )
-    ax.set_xticks(
-        at[:: max(1, (len(at) + 3) // 5)],
-        [f"{n:,}" if n < 1024 or n % 1024 else f"{n // 1024:,}k" for n in at[:: max(1, (len(at) + 3) // 5)]]
-    )
+    ticks = at[:: max(1, (len(at) + 3) // 5)]
+    ax.set_xticks(ticks, [f"{n:,}" if n < 1024 or n % 1024 else f"{n // 1024:,}k" for n in ticks])
     ax.yaxis.set_major_formatter(EngFormatter({"flops": "FLOP", "time_s": "s"}.get(what, "B")))
     ax.tick_params(labelsize=9)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_minor_locator(NullLocator())
+
+# %% ../../../nbs/app/plots/04_lengths.ipynb #3de70f1f
+def _side_by_side(count: int) -> list:
+    "Axes for so many measures on a new sheet, with room above them for a title and a legend"
+    figure = Drawing(figsize=(8, 3.9))
+    figure.subplots_adjust(left=0.115, right=0.985, top=0.79, bottom=0.13, wspace=0.45)
+    return list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _common_legend(figure) -> None:
+    "One legend in a row for the lines of all axes of a figure"
+    lines = {line.get_label(): line for panel in figure.axes for line in panel.lines}
+    order = [name for name in ("total", *KINDS, *EXECUTIONS) if name in lines]
+    figure.legend(
+        [lines[name] for name in order], order, loc="upper left", bbox_to_anchor=(0.005, 0.945), ncols=9, **ROW
+    )
 
 # %% ../../../nbs/app/plots/04_lengths.ipynb #97ff2ebc
 @styled
 def plot_lengths(
     cost: ModelCost,
     over: str = "seq_len",    # or cache_len
-    # flops, bytes or time_s; None for all that there are, side by side, or with ax for the last of them
-    what: str | None = None,
+    what: str | None = None,  # flops, bytes or time_s; None for all side by side, or with ax for the last of them
     hardware=None,            # a device or its name, for time
     ax=None,                  # axes to draw one measure on, clearing them
     legend: bool = True,
@@ -117,27 +131,15 @@ def plot_lengths(
 ) -> Figure:
     "FLOPs, bytes and time of a model against the length of the prompt, or of what is cached"
     wanted = [what] if what else ["flops", "bytes"] + ["time_s"] * (hardware is not None)
-    if ax is None:
-        figure = Drawing(figsize=(8, 3.9))
-        figure.subplots_adjust(left=0.115, right=0.985, top=0.79, bottom=0.13, wspace=0.45)
-        panels = figure.subplots(1, len(wanted), squeeze=False)[0]
-    else:
-        panels, wanted = [ax], wanted[-1:]
+    panels, wanted = (_side_by_side(len(wanted)), wanted) if ax is None else ([ax], wanted[-1:])
     at = _runs_at(cost, over, hardware=hardware, **given)
     for panel, measured in zip(panels, wanted):
         _kept(panel, None)
         _plot_curves(panel, tuple(at), _measured(at.values(), measured, given.get("by", "kind")), measured, over)
+    figure = panels[0].figure
     if ax is None:
-        w = replace(Workload(), **{k: v for k, v in given.items() if k not in ("lengths", "by", "execution")})
-        figure.text(
-            0.02, 0.955, _lengths_title(cost, w, over, hardware, given), fontsize=STYLE["axes.titlesize"], va="center"
-        )
-        if legend:
-            lines = {line.get_label(): line for panel in panels for line in panel.lines}
-            order = [name for name in ("total", *KINDS, *EXECUTIONS) if name in lines]
-            figure.legend(
-                [lines[name] for name in order], order, loc="upper left", bbox_to_anchor=(0.005, 0.945), ncols=9, **ROW
-            )
-    elif legend:
-        ax.legend(loc="upper left")
-    return panels[0].figure
+        title = _lengths_title(cost, over, hardware, **given)
+        figure.text(0.02, 0.955, title, fontsize=STYLE["axes.titlesize"], va="center")
+    if legend:
+        _common_legend(figure) if ax is None else ax.legend(loc="upper left")
+    return figure

@@ -18,16 +18,13 @@ from ...timing.hardware import load_hardware
 from ...timing.prediction import ModelCost
 
 # %% auto #0
-__all__ = ['CONTEXTS', 'LINES', 'cache_bytes', 'longest_context', 'plot_cache']
+__all__ = ['CONTEXTS', 'cache_bytes', 'longest_context', 'plot_cache']
 
 # %% ../../../nbs/app/plots/05_memory.ipynb #59a28233
 def cache_bytes(cost: ModelCost, context: int, **sizes) -> int:
     "Bytes of the cache after so many tokens in each sequence; sizes are the other fields of the workload"
-    w = (
-        replace(Workload(), **{**sizes, "seq_len": 1, "cache_len": context - 1})
-        if context > 1
-        else replace(Workload(), **{**sizes, "seq_len": 1})
-    )
+    before = {"cache_len": context - 1} if context > 1 else {}
+    w = replace(Workload(), **{**sizes, "seq_len": 1, **before})
     case, values, _ = cost.case_at(w)
     return whole(cost.record.graph(case).kv_cache_bytes.evaluate(values))
 
@@ -93,10 +90,28 @@ def _name_ends(ax, ends: list) -> None:
             textcoords="offset points", va="center", fontsize=8.5, color=color, annotation_clip=False
         )
 
-# %% ../../../nbs/app/plots/05_memory.ipynb #fdb0ca10
+# %% ../../../nbs/app/plots/05_memory.ipynb #c5068707
 LINES = (BLUE, ORANGE, GREEN, RED, PINK, SKY, GREY, INK)
 
 
+def _cache_line(ax, cost, contexts: tuple, last: int, color: str, seen: list, **sizes) -> tuple:
+    "Draw one model, dashed over a line like it, with a circle at the last context that fits; the end of the line"
+    at = [n for n in contexts if _admits(cost, n, sizes)]
+    held = [cache_bytes(cost, n, **sizes) for n in at]
+    ax.plot(at, held, color=color, linestyle="--" if held in seen else "-")
+    seen.append(held)
+    if contexts[0] <= last < contexts[-1]:
+        there = [cache_bytes(cost, last, **sizes)]
+        ax.plot([last], there, "o", color=color, markeredgecolor="white", markersize=9, zorder=4)
+    return at[-1], held[-1]
+
+
+def _cache_title(w: Workload, hardware) -> str:
+    "What all lines share, and on a device what the circles mean"
+    circles = f"\ncircles: the longest context that fits beside the weights, {w.w_bits} bits"
+    return f"KV cache at batch {w.batch_size:,}, {w.kv_bits} bits{circles if hardware is not None else ''}"
+
+# %% ../../../nbs/app/plots/05_memory.ipynb #fdb0ca10
 @styled
 def plot_cache(
     costs: list,               # ModelCosts; or a dict of them by the name to show
@@ -109,37 +124,14 @@ def plot_cache(
     costs = costs if isinstance(costs, dict) else {c.model.rsplit("/", 1)[-1]: c for c in costs}
     ax, ends, seen = _canvas(ax, 8, 4.6, left=0.12, right=0.73, top=0.88, bottom=0.13), [], []
     _kept(ax, None)
-    ax.set(
-        xscale="log", yscale="log", xlabel="context (tokens in each sequence)", ylabel="KV cache",
-        xlim=(contexts[0], contexts[-1])
-    )
+    label = "context (tokens in each sequence)"
+    ax.set(xscale="log", yscale="log", xlabel=label, ylabel="KV cache", xlim=(contexts[0], contexts[-1]))
     for i, (name, cost) in enumerate(costs.items()):
-        at = [n for n in contexts if _admits(cost, n, sizes)]
-        held = [cache_bytes(cost, n, **sizes) for n in at]
-        # over one like it, dashed
-        line = ax.plot(at, held, color=LINES[i % len(LINES)], linestyle="--" if held in seen else "-")[0]
-        seen.append(held)
         last = longest_context(cost, hardware, contexts[-1], **sizes) if hardware is not None else 0
-        if contexts[0] <= last < contexts[-1]:
-            ax.plot(
-                [last], [cache_bytes(cost, last, **sizes)], "o", color=line.get_color(), markeredgecolor="white",
-                markersize=9, zorder=4
-            )
-        ends.append(
-            (
-                at[-1], line.get_ydata()[-1], f"{name}{': ' + _fits(last, contexts) if hardware is not None else ''}",
-                line.get_color()
-            )
-        )
+        color = LINES[i % len(LINES)]
+        end = _cache_line(ax, cost, contexts, last, color, seen, **sizes)
+        ends.append((*end, f"{name}: {_fits(last, contexts)}" if hardware is not None else name, color))
     _cache_axes(ax, contexts, hardware)
     _name_ends(ax, ends)
-    w = replace(Workload(), **sizes)
-    ax.set_title(
-        f"KV cache at batch {w.batch_size:,}, {w.kv_bits} bits"
-        + (
-            f"\ncircles: the longest context that fits beside the weights, {w.w_bits} bits"
-            if hardware is not None
-            else ""
-        )
-    )
+    ax.set_title(_cache_title(replace(Workload(), **sizes), hardware))
     return ax.figure

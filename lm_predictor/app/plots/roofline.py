@@ -102,7 +102,7 @@ class _Places:
         return inside and not any(_over(box, t) for t in self.taken)
 
     def find(self, x: float, y: float, away: float, width: float, height: float, free) -> tuple[float, float] | None:
-        "Centre of a box near (x, y) and `away` from it that is clear and `free`; takes it. The line to it crosses no text where that can be had"
+        "Centre of a box that is clear and `free`, `away` from (x, y); takes it. Its line crosses text only if it must"
         for strict in (True, False):
             for reach in (4, 16, 32, 52, 76, 104, 136, 172, 212):
                 for right, up, side in TURNS:
@@ -113,7 +113,8 @@ class _Places:
                         (x + f * (cx - x) - 1, y + f * (cy - y) - 1, x + f * (cx - x) + 1, y + f * (cy - y) + 1)
                         for f in LINE
                     ]
-                    if free(box) and self.clear(box) and not (strict and any(_over(part, text) for part in line for text in self.texts)):
+                    crossed = strict and any(_over(part, text) for part in line for text in self.texts)
+                    if free(box) and self.clear(box) and not crossed:
                         self.texts.append(box)
                         self.taken += [box, *line]
                         return cx, cy
@@ -128,7 +129,7 @@ TURNS = (
 
 # %% ../../../nbs/app/plots/02_roofline.ipynb #5ccb9e73
 def _limits(device, roofs, points) -> tuple:
-    "Limits of both axes: set by the device, so that they stand still under a slider; in steps of ten where a kernel that counts is outside"
+    "Limits of both axes: set by the device; moved in steps of ten where a kernel that counts is outside"
     ridge, bandwidth = roofs[0][1] / device.memory_bandwidth, device.memory_bandwidth
     counted = [p for p in points if p.share >= 0.005]
     low = 10.0 ** floor(log10(min([0.1, *(p.intensity for p in counted)])))
@@ -210,7 +211,7 @@ def _memory_note(ax, device, peak: float, points):
 
 # %% ../../../nbs/app/plots/02_roofline.ipynb #1609de00
 def _roof_notes(ax, device, roofs, points) -> list:
-    "The figure of each roof: the highest at its end, over no point; lower ones where they begin; that of the memory along it"
+    "The figure of each roof: the highest at its end, over no point; lower ones where they begin; the memory's along it"
     here, notes = ax.get_window_extent(), []
     for i, (name, rate) in enumerate(roofs):
         text, place = f"{name}: {unit(rate, 'FLOP/s')}", {"textcoords": "offset points", "fontsize": 9, "zorder": 4}
@@ -229,46 +230,68 @@ def _roof_notes(ax, device, roofs, points) -> list:
         )
     return [*notes, _memory_note(ax, device, roofs[0][1], points)]
 
-# %% ../../../nbs/app/plots/02_roofline.ipynb #50b127f9
-def _name_points(ax, device, peak, points, labels: int) -> list:
-    "Names beside the largest points, below the roof, with a line to each; white behind them"
+# %% ../../../nbs/app/plots/02_roofline.ipynb #8a4bba46
+def _occupied(ax, points) -> _Places:
+    "Places for names on axes where circles and level texts stand already"
     places, dot = _Places(ax), ax.figure.dpi / 72
-    at = [ax.transData.transform((p.intensity, p.rate)) for p in points]
-    for p, (x, y) in zip(points, at):
-        half = 0.85 * _radius(p) * dot
+    for p in points:
+        (x, y), half = ax.transData.transform((p.intensity, p.rate)), 0.85 * _radius(p) * dot
         places.taken.append((x - half, y - half, x + half, y + half))
     places.texts = [tuple(t.get_window_extent(places.renderer).extents) for t in ax.texts if not t.get_rotation()]
     places.taken += places.texts
-    (x0, y0), (x1, y1) = ax.transData.transform(
-        [(peak / device.memory_bandwidth / 10, peak / 10), (peak / device.memory_bandwidth, peak)]
-    )
-    below = lambda box: box[3] < min(y1, y1 + (box[0] - x1) * (y1 - y0) / (x1 - x0)) - 4
+    return places
+
+# %% ../../../nbs/app/plots/02_roofline.ipynb #5c35ad6b
+def _below_roof(ax, device, peak: float):
+    "Function that says whether a box of pixels is below the roof"
+    ridge = peak / device.memory_bandwidth
+    (x0, y0), (x1, y1) = ax.transData.transform([(ridge / 10, peak / 10), (ridge, peak)])
+    return lambda box: box[3] < min(y1, y1 + (box[0] - x1) * (y1 - y0) / (x1 - x0)) - 4
+
+
+def _pointer(x: float, y: float, r: float, found: tuple, width: float, height: float) -> list:
+    "The line from the edge of a circle to the nearest place of a box"
+    end = [min(max(c, f - side / 2), f + side / 2) for c, f, side in zip((x, y), found, (width, height))]
+    from_edge = min(1.0, r / (hypot(end[0] - x, end[1] - y) or 1))
+    return [(x + (end[0] - x) * from_edge, y + (end[1] - y) * from_edge), end]
+
+# %% ../../../nbs/app/plots/02_roofline.ipynb #50b127f9
+def _name_points(ax, device, peak, points, labels: int) -> list:
+    "Names beside the largest points, below the roof, with a line to each; white behind them"
+    places, below, dot = _occupied(ax, points), _below_roof(ax, device, peak), ax.figure.dpi / 72
+    data = lambda shape: ax.transData.inverted().transform(shape)
     texts, lines, backs = [], [], []
-    for p, (x, y) in list(zip(points, at))[:labels]:
-        text, r = f"{p.name}  {_percent(p.share)}", _radius(p) * dot
+    for p in points[:labels]:
+        (x, y), r = ax.transData.transform((p.intensity, p.rate)), _radius(p) * dot
+        text = f"{p.name}  {_percent(p.share)}"
         width, height = places.size(text, 8.5)
         found = places.find(x, y, r, width, height, below) if p.share >= 0.005 else None
         if found:
-            texts.append(
-                ax.text(
-                    *ax.transData.inverted().transform(found), text, ha="center", va="center", fontsize=8.5, zorder=5
-                )
-            )
-            end = [min(max(c, f - side / 2), f + side / 2) for c, f, side in zip((x, y), found, (width, height))]
-            from_edge = min(1.0, r / (hypot(end[0] - x, end[1] - y) or 1))
-            lines.append([(x + (end[0] - x) * from_edge, y + (end[1] - y) * from_edge), end])
-            backs.append(
-                [
-                    (found[0] + i * width / 2, found[1] + j * height / 2.4)
-                    for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1))
-                ]
-            )
-    data = lambda shapes: [ax.transData.inverted().transform(shape) for shape in shapes]
+            texts.append(ax.text(*data(found), text, ha="center", va="center", fontsize=8.5, zorder=5))
+            lines.append(data(_pointer(x, y, r, found, width, height)))
+            corners = ((-1, -1), (1, -1), (1, 1), (-1, 1))
+            backs.append(data([(found[0] + i * width / 2, found[1] + j * height / 2.4) for i, j in corners]))
     return [
         *texts,
-        ax.add_collection(LineCollection(data(lines), color="#777777", linewidth=0.6, zorder=3.5), autolim=False),
-        ax.add_collection(PolyCollection(data(backs), facecolor="white", alpha=0.8, zorder=3.6), autolim=False),
+        ax.add_collection(LineCollection(lines, color="#777777", linewidth=0.6, zorder=3.5), autolim=False),
+        ax.add_collection(PolyCollection(backs, facecolor="white", alpha=0.8, zorder=3.6), autolim=False),
     ]
+
+# %% ../../../nbs/app/plots/02_roofline.ipynb #8b153a42
+def _roofline_title(run: Run | Hardware) -> str:
+    "What a roofline is of; raises ModelError for a run without a device"
+    if isinstance(run, Hardware):
+        return f"{run.title}: what it can do at most"
+    time = seconds(run.time_s, "µ")
+    return f"{subject(run)}\n{run.hardware.title}: {time} at least"
+
+
+def _circles(ax, points):
+    "A circle for each kernel, the largest at the back"
+    return ax.scatter(
+        [p.intensity for p in points], [p.rate for p in points], s=[AREA * p.share for p in points],
+        c=[KINDS[p.kind] for p in points], alpha=0.85, edgecolor=INK, linewidth=0.5, zorder=3
+    )
 
 # %% ../../../nbs/app/plots/02_roofline.ipynb #57260f08
 @styled
@@ -278,37 +301,22 @@ def plot_roofline(
     labels: int = 8,            # how many kernels are named, the largest, of those with 0.5% of the time
     legend: bool = True,
 ) -> Figure:
-    """The roofline of a device; of a run, with its kernels on it: area is the share of the time, colour the kind of layer.
+    """The roofline of a device; of a run, with its kernels: area is the share of the time, colour the kind of layer.
 
     Raises ModelError for a run without a device.
     """
     alone = not isinstance(run, Run)
     run = load_hardware(run) if alone else run
-    time_s, device, found = (0, run, ()) if alone else (run.time_s, run.hardware, points(run))
-    ax, limits, held = (
-        _canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, roofs(run), found), {p.kind for p in found}
-    )
-    if not _kept(ax, ("roofline", device, roofs(run), limits, *sorted(held), legend)):
-        _roofs(ax, device, roofs(run), limits, alone)
+    title, above = _roofline_title(run), roofs(run)
+    device, found = (run, ()) if alone else (run.hardware, points(run))
+    ax, limits = _canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, above, found)
+    held = {p.kind for p in found}
+    if not _kept(ax, ("roofline", device, above, limits, *sorted(held), legend)):
+        _roofs(ax, device, above, limits, alone)
         if legend and not alone:
             _roofline_legend(ax, held)
-    _moves(
-        ax,
-        ax.set_title(
-            f"{device.title}: what it can do at most"
-            if alone
-            else f"{subject(run)}\n{device.title}: {seconds(time_s, 'µ')} at least"
-        ),
-        *_roof_notes(ax, device, roofs(run), found),
-    )
+    _moves(ax, ax.set_title(title), *_roof_notes(ax, device, above, found))
     if not alone:
-        _moves(
-            ax,
-            ax.scatter(
-                [p.intensity for p in found], [p.rate for p in found], s=[AREA * p.share for p in found],
-                c=[KINDS[p.kind] for p in found], alpha=0.85, edgecolor=INK, linewidth=0.5, zorder=3
-            ),
-        )  # the largest at the back
-        _moves(ax, *_undrawn_note(ax, found))
-        _moves(ax, *_name_points(ax, device, roofs(run)[0][1], found, labels))
+        _moves(ax, _circles(ax, found), *_undrawn_note(ax, found))
+        _moves(ax, *_name_points(ax, device, above[0][1], found, labels))
     return ax.figure

@@ -96,7 +96,7 @@ class Drawing(Figure):
         self,
         dpi: float = 100,  # pixels per inch of the figure
     ) -> bytes:
-        "The picture, as the bytes of a PNG file; after a change by anything but the functions of this module, all of it is drawn"
+        "The picture, as the bytes of a PNG file; all of it is drawn after a change by anything but this module"
         held = io.BytesIO()
         self._image(dpi).save(held, format="png", compress_level=1)
         return held.getvalue()
@@ -165,7 +165,8 @@ def check_suffix(path) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ModelError(
-            f"a picture is written as {', '.join(SUFFIXES)}, by the end of its name; {str(path)[:100]!r} ends in {suffix or 'none of them'}"
+            f"a picture is written as {', '.join(SUFFIXES)}, by the end of its name; {str(path)[:100]!r} ends in "
+            f"{suffix or 'none of them'}"
         )
     return suffix
 
