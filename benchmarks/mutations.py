@@ -6,6 +6,10 @@ Evidence is collected once per model record, as `lm-predictor verify` does. Then
 formula of that kind, and a change: a factor 2, a half, one more, one less, another symbol, a sign, a dropped term, an exponent. A
 change that leaves the formula the same everywhere its record applies is no mutation and is drawn again. The changed record goes
 through the checks of `verify`; the share that fails is printed, and each survivor.
+
+    python benchmarks/mutations.py --rules
+
+changes the rules of the operators table instead, and asks which road notices: see rule_mutations.py.
 """
 import argparse
 import copy
@@ -376,9 +380,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--uniform", action="store_true", help="every formula as likely (default: every kind of formula)")
     parser.add_argument("--records", nargs="*", help="model record ids or types (default: all that ship)")
+    parser.add_argument("--rules", action="store_true", help="change rules of the operators table, not formulas of records")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    if args.rules:
+        from rule_mutations import RuleBench, report as report_rules
+        return 2 if report_rules(RuleBench()) else 0
     say = lambda text: print(text, file=sys.stderr, flush=True)
     start = time.perf_counter()
     bench = Bench(args.records, args.seed, args.uniform, say)

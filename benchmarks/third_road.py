@@ -5,8 +5,8 @@
     python benchmarks/third_road.py --shipped        # those whose records ship
 
 A small model of each family is built from its config with random weights, in bfloat16 and with eager attention, and
-runs on the CPU. `byte_counter.ByteCounter` sees every ATen operator with its real tensors and counts the bytes of memory
-that it touches. They are compared with the package's eager figures of the same config, operator by operator, in the
+runs on the CPU. `byte_counter.ByteCounter` sees every ATen operator with its real tensors and counts the bytes of
+memory that it touches. They are compared with the package's eager figures of the same config, operator by operator, in the
 order in which they run. Where the two differ, rules of the table RULES must give the difference to the byte. What no
 rule gives is unexplained, and the exit status is then 2.
 """
@@ -130,24 +130,15 @@ def figures(cost, batch: int, new: int, cached: int) -> list[Figure]:
     "The eager figures of a ModelCost, every execution of every operator in order"
     from lm_predictor import Workload
     case, values, _ = cost.case_at(Workload(batch_size=batch, seq_len=new, cache_len=cached))
-    return figures_of(cost.record.graph(case), values)
+    graph = cost.record.graph(case).at(values)
 
-
-def figures_of(graph, values: dict) -> list[Figure]:
-    "The figures of a recorded graph at numbers, with repeated calls as often as they happen"
-    def unrolled(nodes, depth):
+    def executed(nodes, depth):
         for call, group in itertools.groupby(nodes, lambda n: (graph.chain(n.call)[depth:depth + 1] or [-1])[0]):
             group = list(group)
-            if call < 0:
-                yield from group
-            else:
-                for _ in range(graph.calls[call].repeat.evaluate(values)):
-                    yield from unrolled(group, depth + 1)
+            for _ in range(graph.calls[call].repeat if call >= 0 else 1):
+                yield from executed(group, depth + 1) if call >= 0 else group
 
-    known = {}
-    for n in graph.nodes:
-        known[id(n)] = Figure(n.op, graph.cost(n).read.evaluate(values), graph.cost(n).write.evaluate(values))
-    return [known[id(n)] for n in unrolled(list(graph.nodes), 0)]
+    return [Figure(n.op, graph.cost(n).read, graph.cost(n).write) for n in executed(graph.nodes, 0)]
 
 
 # ---- why the two differ
