@@ -35,6 +35,8 @@ _NODE = {
         "writes": {"type": "array", "items": _row(_INDEX, _FORMULA)}
     },
 }
+
+# %% ../../nbs/records/03_model.ipynb #ede820da
 _CASE = {
     "type": "object",
     "required": ["tensors", "calls", "lines", "nodes", "logits", "kv_cache_bytes"],
@@ -68,6 +70,8 @@ _NAMED = {
         "derived": {"type": "boolean"}
     },
 }
+
+# %% ../../nbs/records/03_model.ipynb #5aa062a7
 RECORD_SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "LM-Predictor model record",
@@ -116,11 +120,13 @@ def broken_rule(data: object) -> str:
 def moved(conditions, sizes: dict, down: bool = False) -> dict:
     """Sizes of a workload, moved to the next that conditions `a >= n`, `a > n` and `a % n == 0` allow.
 
-    conditions: those on other names are left out, as are those of other forms. sizes: numbers by name. down: a multiple below, if not above.
+    conditions: those on other names are left out, as are those of other forms. sizes: numbers by name.
+    down: a multiple below, if not above.
     """
     sizes = dict(sizes)
+    movable = sizes.keys() & {"batch_size", "seq_len", "cache_len"}
     for c in sorted(conditions, key=lambda c: c.relation == "=="):
-        if not c.left.names or c.right.names or not c.left.names <= sizes.keys() & {"batch_size", "seq_len", "cache_len"}:
+        if not c.left.names or c.right.names or not c.left.names <= movable:
             continue
         name = min(c.left.names)  # cached tokens before new ones
         if c.relation in (">", ">="):
@@ -177,7 +183,7 @@ class ModelRecord:
         return [*self.conditions, *map(parse_condition, self.case_assumptions.get(case, ()))]
 
     def case(self, base: Case, values: dict) -> str:
-        "The name of the case that sizes run, in the region that allows them; raises FormulaError naming what does not hold"
+        "The name of the case that sizes run, in the region that allows them; FormulaError names what does not hold"
         broken = []
         for case in (c.name for c in base.everywhere if c.name in self.cases):
             failed = [c for c in self.conditions_of(case) if c.names <= set(values) and not c.holds(values)]
@@ -185,12 +191,13 @@ class ModelRecord:
                 return case
             broken.append(str(failed[0]))
         near = f"; nearest: {near}" if (near := self._nearest(base, values)) else ""
+        assumed = " or ".join(dict.fromkeys(broken)) or base
         raise FormulaError(
-            f"the formulas of {self.model_type} assume {' or '.join(dict.fromkeys(broken)) or base}, which does not hold for this workload{near}"
+            f"the formulas of {self.model_type} assume {assumed}, which does not hold for this workload{near}"
         )
 
     def _nearest(self, base: Case, values: dict) -> str:
-        "The sizes next to those of a workload that a case of a phase allows, below them and above, as text; empty where none are near"
+        "The nearest sizes that a case of a phase allows, below a workload's and above, as text; empty without any"
         found = {}
         for case, down in itertools.product((c.name for c in base.everywhere if c.name in self.cases), (True, False)):
             conditions = self.conditions_of(case)
