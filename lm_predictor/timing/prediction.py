@@ -179,7 +179,8 @@ class ModelCost:
                         whole(self.record.weight_bytes.evaluate(values)), whole(graph.kv_cache_bytes.evaluate(values)))
         return Run(
             self.model, self.record.class_name, workload, execution, rows, totals,
-            tuple(self.record.uncounted.items()), self.parameters, (*self.doubts, *self.record.notes, *self.notes, *routed, *notes),
+            tuple(self.record.uncounted.items()), self.parameters,
+            (*self.doubts, *self.record.notes, *self.notes, *routed, *notes),
             tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls))
         )
 
