@@ -38,7 +38,8 @@ def _bar(bar: Bar, run: Run, largest: float) -> str:
     limit = next(iter(limits)) if len(limits) == 1 else "both" if limits else ""
     name = bar.name if len(bar.name) <= 36 else f"{bar.name[:35]}…"
     return (
-        f'<tr title="{escape(bar.name)}: {time} s"><td>{escape(name)}</td><td><i style="width:{100 * time / largest:.2f}%;background:{KINDS[bar.kind]}"></i></td>'
+        f'<tr title="{escape(bar.name)}: {time} s"><td>{escape(name)}</td><td><i '
+        f'style="width:{100 * time / largest:.2f}%;background:{KINDS[bar.kind]}"></i></td>'
         f'<td>{seconds(time, "µ")}</td><td>{time / run.time_s:.1%}</td><td>{limit}</td></tr>'
     )
 
@@ -149,7 +150,8 @@ def _labels(placed: list, taken: list, inside: tuple) -> str:
             taken.append(box)
             cx, cy = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
             line = (
-                f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{min(max(x, box[0]), box[2]):.1f}" y2="{min(max(y, box[1]), box[3]):.1f}" stroke="#777777"/>'
+                f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{min(max(x, box[0]), box[2]):.1f}" '
+                f'y2="{min(max(y, box[1]), box[3]):.1f}" stroke="#777777"/>'
                 if math.hypot(cx - x, cy - y) > r + 12
                 else ""
             )
@@ -161,7 +163,8 @@ def spots(run: Run, at: Frame, labels: int = 6) -> str:
     "The kernels of a run as an SVG to be laid over a frame: area is the share of the time; the largest are named"
     placed = [(p, *at.place(p.intensity, p.rate), (AREA * p.share / math.pi) ** 0.5 / 0.72) for p in points(run)]
     circles = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{max(r, 1):.1f}" fill="{KINDS[p.kind]}"><title>{escape(p.name)}\n{p.share:.2%} of the time\n'
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{max(r, 1):.1f}" '
+        f'fill="{KINDS[p.kind]}"><title>{escape(p.name)}\n{p.share:.2%} of the time\n'
         f'{digits(p.intensity)} FLOP per byte\n{unit(p.rate, "FLOP/s")}</title></circle>'
         for p, x, y, r in placed
     )
@@ -171,7 +174,8 @@ def spots(run: Run, at: Frame, labels: int = 6) -> str:
         for text, x, y, _, _, turn in written
     )
     return (
-        f'<svg viewBox="0 0 {at.width} {at.height}" class="lmp-spots" stroke="{INK}" stroke-width="0.7" fill-opacity="0.85">'
+        f'<svg viewBox="0 0 {at.width} {at.height}" class="lmp-spots" stroke="{INK}" stroke-width="0.7" '
+        f'fill-opacity="0.85">'
         f'{circles}{words}{_labels(placed[:labels], [box for word in written for box in _boxes(word)], at.box)}</svg>'
     )
 

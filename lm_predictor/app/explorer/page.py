@@ -19,17 +19,13 @@ import time
 import webbrowser
 from pathlib import Path
 
-from ...timing.hardware import load_hardware
 from ...models.loading import load_config
+from ...timing.hardware import load_hardware
 
 # %% auto #0
-__all__ = ['NEEDED', 'PORT', 'POLICY', 'PageError', 'missing', 'is_free', 'choose_port', 'notebook', 'settings', 'serve']
+__all__ = ['NEEDED', 'PORT', 'POLICY', 'missing', 'is_free', 'PageError', 'choose_port', 'notebook', 'settings', 'serve']
 
 # %% ../../../nbs/app/explorer/03_page.ipynb #807d7731
-class PageError(ValueError):
-    "A page that cannot be shown; one sentence saying why and what to do"
-
-
 NEEDED = ("voila", "ipywidgets", "matplotlib", "ipykernel")
 
 
@@ -53,6 +49,10 @@ def is_free(port: int) -> bool:
 PORT = 8866  # voila's own
 
 
+class PageError(ValueError):
+    "A page that cannot be shown; one sentence saying why and what to do"
+
+
 def choose_port(port: int | None = None) -> int:
     "The port asked for; without one, voila's usual one or, where that is taken, another; raises PageError"
     if port is None:
@@ -61,7 +61,8 @@ def choose_port(port: int | None = None) -> int:
         raise PageError(f"--port must be from 1 to 65535, got {port}")
     if not is_free(port):
         raise PageError(
-            f"port {port} cannot be listened on: it is taken, or not allowed; without --port a free one is chosen, {_any_port()} say"
+            f"port {port} cannot be listened on: it is taken, or not allowed; without --port a free one is chosen, "
+            f"{_any_port()} say"
         )
     return port
 
@@ -75,7 +76,10 @@ def _any_port() -> int:
 def notebook(model: str, hardware: str, directory: str) -> dict:
     "The JSON of a notebook that shows the explorer; relative paths are those of the directory"
     arguments = ", ".join(f"{name}={value!r}" for name, value in (("model", model), ("hardware", hardware)) if value)
-    source = f"import gc, os\nos.chdir({directory!r})\nfrom lm_predictor.app.explorer.widget import explore\npage = explore({arguments})\ngc.freeze()\npage"
+    source = (
+        f"import gc, os\nos.chdir({directory!r})\nfrom lm_predictor.app.explorer.widget import explore\npage = "
+        f"explore({arguments})\ngc.freeze()\npage"
+    )
     cell = {
         "cell_type": "code", "id": "explorer", "execution_count": None, "metadata": {}, "outputs": [], "source": source
     }
@@ -86,7 +90,10 @@ def notebook(model: str, hardware: str, directory: str) -> dict:
     }
 
 # %% ../../../nbs/app/explorer/03_page.ipynb #3817c319
-POLICY = "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' ws://127.0.0.1:*"
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; img-src "
+    "'self' data: blob:; font-src 'self' data:; connect-src 'self' ws://127.0.0.1:*"
+)
 
 
 def settings(port: int) -> dict:

@@ -61,14 +61,14 @@ def evaluate(view: View, most: int = MOST_OPERATORS) -> Run:
     operators = len(cost.record.graph(cost.case_at(view.workload)[0]).nodes)
     if operators > most:
         raise ModelError(
-            f"{view.model} executes {operators:,} operators that differ, more than the {most:,} that this page follows; "
-            f"in a terminal they are listed by `{command(view)}`"
+            f"{view.model} executes {operators:,} operators that differ, more than the {most:,} that this page "
+            f"follows; in a terminal they are listed by `{command(view)}`"
         )
     return cost.at(view.workload, view.execution).on(device)
 
 # %% ../../../nbs/app/explorer/00_view.ipynb #2f4d9280
 def steps(most: int, least: int = 1, also: int | None = None) -> list[int]:
-    "What a slider stands at: whole numbers up to 8, then four to each doubling, with `least` (0 or 1), `most` and `also`"
+    "What a slider stands at: whole numbers to 8, then four to each doubling, with `least` (0 or 1), `most` and `also`"
     found = {least, *range(1, 9), most, *([] if also is None else [also])}
     found |= {2**k * quarter for k in range(1, most.bit_length()) for quarter in (5, 6, 7, 8)}
     return sorted(n for n in found if n <= most or n == also)
@@ -87,43 +87,32 @@ def bound(run: Run) -> tuple[str, float]:
     }
     return max(share.items(), key=lambda item: item[1])
 
-# %% ../../../nbs/app/explorer/00_view.ipynb #af1a302e
+# %% ../../../nbs/app/explorer/00_view.ipynb #50ede736
 def _card(name: str, shown: str, exact: str, about: str) -> str:
-    return f'<div class="lmp-card"><b class="lmp-{name}" title="{escape(exact)}">{escape(shown)}</b><span>{escape(about)}</span></div>'
+    "One figure, large, with the exact one as its title and what it is about below it"
+    return (
+        f'<div class="lmp-card"><b class="lmp-{name}" '
+        f'title="{escape(exact)}">{escape(shown)}</b><span>{escape(about)}</span></div>'
+    )
 
-
+# %% ../../../nbs/app/explorer/00_view.ipynb #af1a302e
 def headline(run: Run) -> str:
     "Time, tokens per second, FLOPs, bytes and what bounds the time, as HTML"
-    t, w, (limit, share) = run.totals, run.workload, bound(run)
+    t, phase, (limit, share) = run.totals, run.workload.phase, bound(run)
     moved, rate = t.read_bytes + t.write_bytes, tokens_per_s(run)
-    return (
-        f'<h4>{escape(subject(run))}, on {escape(run.hardware.title)}</h4><div class="lmp-cards">'
-        + "".join(
-            (
-                _card(
-                    "time",
-                    seconds(run.time_s, "µ"),
-                    f"{run.time_s} s",
-                    {"prefill": "for the prompt", "decode": "per decode step"}.get(w.phase, "for the new tokens")
-                    + ", at least",
-                ),
-                _card(
-                    "rate", digits(rate), f"{rate} tokens/s",
-                    f"tokens/s {'generated' if w.phase == 'decode' else 'processed'}, at most"
-                ),
-                _card(
-                    "flops", unit(t.flops, "FLOP"), f"{t.flops:,} FLOPs",
-                    f"{t.matmul_flops / t.flops:.1%} in matrix products"
-                ),
-                _card(
-                    "bytes", unit(moved, "B"), f"{moved:,} bytes",
-                    f"{unit(t.read_bytes, 'B')} read, {unit(t.write_bytes, 'B')} written"
-                ),
-                _card("bound", limit, f"{share:.4%} of the time", f"bounds {share:.0%} of the time"),
-            )
-        )
-        + "</div>"
+    lasts = {"prefill": "for the prompt", "decode": "per decode step"}.get(phase, "for the new tokens")
+    made = "generated" if phase == "decode" else "processed"
+    products = f"{t.matmul_flops / t.flops:.1%} in matrix products"
+    halves = f"{unit(t.read_bytes, 'B')} read, {unit(t.write_bytes, 'B')} written"
+    cards = (
+        _card("time", seconds(run.time_s, "µ"), f"{run.time_s} s", f"{lasts}, at least"),
+        _card("rate", digits(rate), f"{rate} tokens/s", f"tokens/s {made}, at most"),
+        _card("flops", unit(t.flops, "FLOP"), f"{t.flops:,} FLOPs", products),
+        _card("bytes", unit(moved, "B"), f"{moved:,} bytes", halves),
+        _card("bound", limit, f"{share:.4%} of the time", f"bounds {share:.0%} of the time"),
     )
+    title = f"{escape(subject(run))}, on {escape(run.hardware.title)}"
+    return f'<h4>{title}</h4><div class="lmp-cards">{"".join(cards)}</div>'
 
 # %% ../../../nbs/app/explorer/00_view.ipynb #66954f66
 def does_not_fit(run: Run) -> str:
@@ -131,7 +120,10 @@ def does_not_fit(run: Run) -> str:
     need, there = run.totals.weight_bytes + run.totals.kv_cache_bytes, run.hardware.memory_bytes
     if need <= there:
         return ""
-    return f"does not fit: weights and KV cache need {unit(need, 'B')}, {unit(need - there, 'B')} more than the {unit(there, 'B')} of {run.hardware.title}"
+    return (
+        f"does not fit: weights and KV cache need {unit(need, 'B')}, {unit(need - there, 'B')} more than the "
+        f"{unit(there, 'B')} of {run.hardware.title}"
+    )
 
 # %% ../../../nbs/app/explorer/00_view.ipynb #dc2a5479
 def memory(run: Run) -> str:
@@ -144,8 +136,10 @@ def memory(run: Run) -> str:
         for name, size, color in (("weights", t.weight_bytes, BLUE), ("KV cache", t.kv_cache_bytes, ORANGE))
     )
     return (
-        f'<h4>Memory</h4><div class="lmp-tank">{parts}<u style="left:{percent(there)}"></u></div><p class="lmp-memory">{_square(BLUE)} weights {unit(t.weight_bytes, "B")} '
-        f'+ {_square(ORANGE)} KV cache {unit(t.kv_cache_bytes, "B")} = <b class="lmp-need" title="{need:,} bytes">{unit(need, "B")}</b> of {unit(there, "B")}</p>'
+        f'<h4>Memory</h4><div class="lmp-tank">{parts}<u style="left:{percent(there)}"></u></div><p '
+        f'class="lmp-memory">{_square(BLUE)} weights {unit(t.weight_bytes, "B")} '
+        f'+ {_square(ORANGE)} KV cache {unit(t.kv_cache_bytes, "B")} = <b class="lmp-need" title="{need:,} '
+        f'bytes">{unit(need, "B")}</b> of {unit(there, "B")}</p>'
     )
 
 

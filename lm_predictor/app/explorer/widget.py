@@ -19,7 +19,7 @@ from ...timing.hardware import hardware_names, load_hardware
 from ...timing.prediction import Run
 
 # %% auto #0
-__all__ = ['COLUMNS', 'LOOK', 'SIZES', 'WIDTHS', 'rows', 'markdown', 'png', 'Explorer', 'explore']
+__all__ = ['COLUMNS', 'LOOK', 'SIZES', 'WIDTHS', 'WIDE', 'NARROW', 'LABEL', 'rows', 'markdown', 'png', 'Explorer', 'explore']
 
 # %% ../../../nbs/app/explorer/02_widget.ipynb #4a56552e
 try:
@@ -87,7 +87,8 @@ def png(run: Run, dpi: float = 200) -> bytes:
     plot_breakdown(run, ax=right, top=12, legend=False)
     (limit, share), moved = bound(run), run.totals.read_bytes + run.totals.write_bytes
     right.set_title(
-        f"{digits(tokens_per_s(run))} tokens/s, {unit(run.totals.flops, 'FLOP')}, {unit(moved, 'B')} moved\n{limit} bounds {share:.0%} of the time"
+        f"{digits(tokens_per_s(run))} tokens/s, {unit(run.totals.flops, 'FLOP')}, {unit(moved, 'B')} moved\n"
+        f"{limit} bounds {share:.0%} of the time"
     )
     _tank(below, run)
     return drawing.png(dpi)
@@ -101,67 +102,108 @@ def _tank(ax, run: Run) -> None:
     ax.set(xlim=(0, 1.02 * max(there, weights + cache)), yticks=[], xlabel="memory (GB)")
     ax.set_title(
         does_not_fit(run).replace(", ", ",\n")
-        or f"weights {unit(t.weight_bytes, 'B')} (blue) + KV cache {unit(t.kv_cache_bytes, 'B')} (orange) of {unit(run.hardware.memory_bytes, 'B')}",
+        or f"weights {unit(t.weight_bytes, 'B')} (blue) + KV cache {unit(t.kv_cache_bytes, 'B')} (orange) "
+           f"of {unit(run.hardware.memory_bytes, 'B')}",
         fontsize=9.5,
         pad=5,
     )
 
+# %% ../../../nbs/app/explorer/02_widget.ipynb #56b1cab3
+_PAGE_LOOK = """.lmp {font-size: 13px; color: var(--jp-ui-font-color1, #222); max-width: 1360px; padding: 4px 10px;
+  box-sizing: border-box; overflow: hidden}
+.lmp h4 {margin: 6px 0; font-size: 14px}
+.lmp h4 span {font-weight: normal; font-size: 12px; color: var(--jp-ui-font-color2, #555)}
+.lmp p {margin: 6px 0; line-height: 1.5}
+.lmp .widget-html, .lmp .widget-html-content {height: auto; line-height: 1.4}
+.lmp-cards {display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 8px}
+.lmp-card {border: 1px solid var(--jp-border-color2, #ddd); border-radius: 6px; padding: 6px 10px}
+.lmp-card b {display: block; font-size: 21px; line-height: 1.3; white-space: nowrap}
+.lmp-card span {color: var(--jp-ui-font-color2, #555); font-size: 12px}
+.lmp-says p {border-left: 4px solid #E69F00; padding: 3px 10px; background: #E69F0018}
+.lmp-says p.lmp-wrong {border-color: #D55E00; background: #D55E0018; font-size: 15px}
+.lmp-says p.lmp-note {border: 0; background: none; padding: 0; margin: 2px 0; font-size: 12px;
+  color: var(--jp-ui-font-color2, #555)}
+.lmp-roofline {position: relative}
+.lmp-roofline img {width: 100%; display: block}
+.lmp-over {position: absolute !important; inset: 0; margin: 0 !important; width: 100% !important}
+.lmp-spots {width: 100%; display: block}
+.lmp-spots text {font: 12px sans-serif; fill: #222; fill-opacity: 1; text-anchor: middle; stroke: white;
+  stroke-width: 3; paint-order: stroke; pointer-events: none}
+"""
+
 # %% ../../../nbs/app/explorer/02_widget.ipynb #76bdcd44
-LOOK = """<style>
-.lmp {font-size: 13px; color: var(--jp-ui-font-color1, #222); max-width: 1360px; padding: 4px 10px; box-sizing: border-box; overflow: hidden}
-.lmp h4 {margin: 6px 0; font-size: 14px} .lmp h4 span {font-weight: normal; font-size: 12px; color: var(--jp-ui-font-color2, #555)} .lmp p {margin: 6px 0; line-height: 1.5} .lmp .widget-html, .lmp .widget-html-content {height: auto; line-height: 1.4}
-.lmp-cards {display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 8px} .lmp-card {border: 1px solid var(--jp-border-color2, #ddd); border-radius: 6px; padding: 6px 10px}
-.lmp-card b {display: block; font-size: 21px; line-height: 1.3; white-space: nowrap} .lmp-card span {color: var(--jp-ui-font-color2, #555); font-size: 12px}
-.lmp-says p {border-left: 4px solid #E69F00; padding: 3px 10px; background: #E69F0018} .lmp-says p.lmp-wrong {border-color: #D55E00; background: #D55E0018; font-size: 15px}
-.lmp-says p.lmp-note {border: 0; background: none; padding: 0; margin: 2px 0; font-size: 12px; color: var(--jp-ui-font-color2, #555)}
-.lmp-roofline {position: relative} .lmp-roofline img {width: 100%; display: block} .lmp-over {position: absolute !important; inset: 0; margin: 0 !important; width: 100% !important}
-.lmp-spots {width: 100%; display: block} .lmp-spots text {font: 12px sans-serif; fill: #222; fill-opacity: 1; text-anchor: middle; stroke: white; stroke-width: 3; paint-order: stroke; pointer-events: none}
-.lmp-bars, .lmp-table {border-collapse: collapse; width: 100%} .lmp-bars td {padding: 2px 5px; white-space: nowrap; font-variant-numeric: tabular-nums; text-align: right}
-.lmp-bars td:first-child {text-align: left; width: 1%} .lmp-bars td:nth-child(2) {width: 60%; text-align: left} .lmp-bars td:last-child {text-align: left; color: var(--jp-ui-font-color2, #555)}
-.lmp-bars i {display: block; height: 14px; min-width: 1px} .lmp-square {display: inline-block; width: 10px; height: 10px} .lmp-legend span {margin-right: 12px; white-space: nowrap}
-.lmp-tank {position: relative; display: flex; height: 18px; background: var(--jp-layout-color2, #eee)} .lmp-tank i {height: 100%} .lmp-tank u {position: absolute; top: -3px; bottom: -3px; border-left: 2px solid #D55E00}
-.lmp-command code {display: block; user-select: all; white-space: pre-wrap; padding: 6px 10px; background: var(--jp-layout-color2, #f2f2f2); overflow-wrap: anywhere}
-.lmp-export {overflow: auto; max-height: 460px} .lmp-export img {max-width: 100%} .lmp-export a {color: #0072B2; text-decoration: underline} .lmp-export pre {font-size: 11px; line-height: 1.3} .lmp-table {font-size: 12px} .lmp-table td:nth-child(-n+2) {white-space: normal !important} .lmp-table td, .lmp-table th {padding: 1px 6px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap}
-.lmp-table td:nth-child(n+4):nth-child(-n+10) {text-align: right} .lmp select, .lmp .widget-readout {font-size: 13px} .lmp .widget-readout {min-width: 76px}
-</style>"""
+_PARTS_LOOK = """.lmp-bars, .lmp-table {border-collapse: collapse; width: 100%}
+.lmp-bars td {padding: 2px 5px; white-space: nowrap; font-variant-numeric: tabular-nums; text-align: right}
+.lmp-bars td:first-child {text-align: left; width: 1%}
+.lmp-bars td:nth-child(2) {width: 60%; text-align: left}
+.lmp-bars td:last-child {text-align: left; color: var(--jp-ui-font-color2, #555)}
+.lmp-bars i {display: block; height: 14px; min-width: 1px}
+.lmp-square {display: inline-block; width: 10px; height: 10px}
+.lmp-legend span {margin-right: 12px; white-space: nowrap}
+.lmp-tank {position: relative; display: flex; height: 18px; background: var(--jp-layout-color2, #eee)}
+.lmp-tank i {height: 100%}
+.lmp-tank u {position: absolute; top: -3px; bottom: -3px; border-left: 2px solid #D55E00}
+.lmp-command code {display: block; user-select: all; white-space: pre-wrap; padding: 6px 10px;
+  background: var(--jp-layout-color2, #f2f2f2); overflow-wrap: anywhere}
+.lmp-export {overflow: auto; max-height: 460px}
+.lmp-export img {max-width: 100%}
+.lmp-export a {color: #0072B2; text-decoration: underline}
+.lmp-export pre {font-size: 11px; line-height: 1.3}
+.lmp-table {font-size: 12px}
+.lmp-table td:nth-child(-n+2) {white-space: normal !important}
+.lmp-table td, .lmp-table th {padding: 1px 6px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap}
+.lmp-table td:nth-child(n+4):nth-child(-n+10) {text-align: right}
+.lmp select, .lmp .widget-readout {font-size: 13px}
+.lmp .widget-readout {min-width: 76px}
+"""
+LOOK = f"<style>\n{_PAGE_LOOK}{_PARTS_LOOK}</style>"
+
+# %% ../../../nbs/app/explorer/02_widget.ipynb #a914b135
 # (name, label, least, most)
 SIZES = (
     ("batch_size", "batch", 1, 1024), ("seq_len", "new tokens", 1, 2**17), ("cache_len", "cached tokens", 0, 2**20)
 )
 WIDTHS = (("w_bits", "weights"), ("a_bits", "activations"), ("kv_bits", "KV cache"))
+WIDE, NARROW = {"width": "auto", "flex": "1 1 300px"}, {"width": "auto", "flex": "1 1 170px"}
+LABEL = {"description_width": "102px"}
+
+
+def _sliders(w: Workload) -> dict:
+    "A slider for each size of a workload"
+    found = {}
+    for name, text, least, most in SIZES:
+        value = getattr(w, name)
+        options = [(f"{n:,}", n) for n in steps(most, least, value)]
+        found[name] = SelectionSlider(options=options, value=value, description=text, layout=WIDE, style=LABEL)
+    return found
+
+
+def _widths(w: Workload) -> dict:
+    "A choice of bits for weights, activations and cache"
+    found = {}
+    for name, text in WIDTHS:
+        options, value = [(f"{b} bits", b) for b in BITS], getattr(w, name)
+        found[name] = Dropdown(options=options, value=value, description=text, layout=NARROW, style=LABEL)
+    return found
 
 # %% ../../../nbs/app/explorer/02_widget.ipynb #88d25c35
 def _controls(view: View) -> dict:
     "The controls by name, set to a view"
-    wide, narrow, label = (
-        {"width": "auto", "flex": "1 1 300px"}, {"width": "auto", "flex": "1 1 170px"}, {"description_width": "102px"}
-    )
     models = dict.fromkeys((*sorted(presets(), key=str.lower), view.model))
     devices = {load_hardware(name).title: name for name in hardware_names()}
     if view.hardware not in devices.values():
         devices[load_hardware(view.hardware).title + f" ({view.hardware})"] = view.hardware
-    found = {
-        "model": Dropdown(options=list(models), value=view.model, description="model", layout=wide, style=label),
+    return {
+        "model": Dropdown(options=list(models), value=view.model, description="model", layout=WIDE, style=LABEL),
         "hardware": Dropdown(
-            options=list(devices.items()), value=view.hardware, description="hardware", layout=wide, style=label
+            options=list(devices.items()), value=view.hardware, description="hardware", layout=WIDE, style=LABEL
         ),
         "execution": ToggleButtons(
             options=["eager", "fused", "flash"], value=view.execution, layout={"width": "auto", "flex": "0 1 auto"},
             style={"button_width": "64px"}
         ),
+        **_sliders(view.workload), **_widths(view.workload),
     }
-    for name, text, least, most in SIZES:
-        value = getattr(view.workload, name)
-        found[name] = SelectionSlider(
-            options=[(f"{n:,}", n) for n in steps(most, least, value)], value=value, description=text, layout=wide,
-            style=label
-        )
-    for name, text in WIDTHS:
-        found[name] = Dropdown(
-            options=[(f"{b} bits", b) for b in BITS], value=getattr(view.workload, name), description=text,
-            layout=narrow, style=label
-        )
-    return found
 
 # %% ../../../nbs/app/explorer/02_widget.ipynb #942b04d2
 def _notes(run: Run) -> str:
@@ -173,21 +215,26 @@ def _notes(run: Run) -> str:
     )
 
 # %% ../../../nbs/app/explorer/02_widget.ipynb #4d43c725
+def _file_name(run: Run) -> str:
+    "What a file of a run is called, without its ending"
+    w, model = run.workload, run.model.rstrip("/").rsplit("/", 1)[-1]
+    sizes = f"b{w.batch_size}-s{w.seq_len}-c{w.cache_len}"
+    return f"{model}-{run.hardware.name}-{run.execution}-{sizes}".replace(" ", "_")
+
+
 def _export(run: Run, what: str) -> str:
-    w = run.workload
-    name = f"{run.model.rstrip('/').rsplit('/', 1)[-1]}-{run.hardware.name}-{run.execution}-b{w.batch_size}-s{w.seq_len}-c{w.cache_len}".replace(
-        " ", "_"
-    )
+    "A link that holds a table, CSV or PNG of a run as a file, and the thing itself below it, as HTML"
+    name = escape(_file_name(run))
     ending, kind = {"Table": ("md", "text/markdown"), "CSV": ("csv", "text/csv"), "PNG": ("png", "image/png")}[what]
-    data = {"Table": lambda: markdown(run).encode(), "CSV": lambda: run.to_csv().encode(), "PNG": lambda: png(run)}[
-        what
-    ]()
+    made = {"Table": lambda: markdown(run).encode(), "CSV": lambda: run.to_csv().encode(), "PNG": lambda: png(run)}
+    data = made[what]()
     address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
     shown = {
         "Table": lambda: _table(run), "CSV": lambda: f"<pre>{escape(data.decode())}</pre>",
         "PNG": lambda: f'<img src="{address}" alt="roofline, time and memory">'
     }[what]()
-    return f'<p><a download="{escape(name)}.{ending}" href="{address}">Save {escape(name)}.{ending}</a> ({unit(len(data), "B")})</p>{shown}'
+    link = f'<a download="{name}.{ending}" href="{address}">Save {name}.{ending}</a>'
+    return f'<p>{link} ({unit(len(data), "B")})</p>{shown}'
 
 # %% ../../../nbs/app/explorer/02_widget.ipynb #aacb5051
 class Explorer(VBox):
@@ -255,7 +302,7 @@ class Explorer(VBox):
         show(export="", command=f"<code>{escape(command(view))}</code>")  # last: where it is shown, all the rest is
 
     def export(self, what: str) -> str:
-        "Show the view as a `Table`, `CSV` or `PNG`, with a link to save it; gives the HTML shown, until the next change"
+        "Show the view as a `Table`, `CSV` or `PNG` until the next change, with a link to save it; gives the HTML shown"
         self.shown["export"].value = _export(self.run, what) if self.run else ""
         return self.shown["export"].value
 
