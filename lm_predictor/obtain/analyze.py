@@ -17,6 +17,18 @@ from ..timing.prediction import ModelCost
 # %% auto #0
 __all__ = ['analyze']
 
+# %% ../../nbs/obtain/04_analyze.ipynb #f103dc4b
+def _unread(config: dict):
+    "What of a config was left aside, in sentences"
+    if own_code(config) and not config.get("custom_code"):
+        yield (
+            f"the config names code of its own ({own_code(config)}), which was not run: "
+            "the class of transformers was analyzed"
+        )
+    if config.get("quantization_config"):
+        yield "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"
+
+
 # %% ../../nbs/obtain/04_analyze.ipynb #4d47c7c5
 def analyze(
     model: str | dict,
@@ -42,13 +54,3 @@ def analyze(
     notes = [*([found.note] if found.note else []), *_unread(config)]
     return ModelCost(name, found.record, symbol_values(found.record, config), tuple(doubts), tuple(notes))
 
-
-def _unread(config: dict):
-    "What of a config was left aside, in sentences"
-    if own_code(config) and not config.get("custom_code"):
-        yield (
-            f"the config names code of its own ({own_code(config)}), which was not run: "
-            "the class of transformers was analyzed"
-        )
-    if config.get("quantization_config"):
-        yield "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"

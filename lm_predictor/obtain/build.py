@@ -59,7 +59,7 @@ def model_types() -> list[str]:
 
 # %% ../../nbs/obtain/05_build.ipynb #b0135111
 def build_items(names=(), types: bool = False) -> list[Item]:
-    "The presets and model types of the given names; without names all presets, and with `types` all types; raises ModelError"
+    "The presets and model types of given names; without names all presets, with `types` all types; raises ModelError"
     known = presets()
     chosen = [Item(name, p["config"]) for name, p in known.items() if not names]
     aliases = {a.lower(): n for n, p in known.items() for a in (n, *p["aliases"])}
@@ -85,7 +85,7 @@ FEW = 3  # items for which a trace beforehand does not pay
 
 
 def _processes(count: int = 1):
-    "How to start processes for so many items: forked from one that has done what tracing needs once, spawned where that cannot be"
+    "How to start processes for so many items: forked from one that is ready to trace, or spawned"
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     from multiprocessing.forkserver import ensure_running
@@ -178,7 +178,7 @@ def landed(item: Item, result, directory: Path) -> tuple[str, str]:
 
 # %% ../../nbs/obtain/05_build.ipynb #0a9832c6
 def _ready(running: dict, timeout: float, look) -> list:
-    "The connections that have a result, are closed, or are late; waits for the first, and looks for an interrupt meanwhile"
+    "The connections that have a result, are closed, or are late; waits for one, looking for an interrupt meanwhile"
     ready = []
     while running and not ready:
         look()
@@ -256,12 +256,8 @@ def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 60
         while any(waiting.values()) or running:
             look()
             busy = {r.item.kind for r in running.values()}
-            kind = (
-                next((k for k, queue in waiting.items() if queue and k not in busy), None)
-                if len(running) < jobs
-                else None
-            )
-            if kind:
+            kind = next((k for k, queue in waiting.items() if queue and k not in busy), None)
+            if kind and len(running) < jobs:
                 item = waiting[kind].pop(0)
                 record = current_record(item.config, directory)
                 if record:

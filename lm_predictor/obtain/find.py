@@ -28,6 +28,20 @@ class Found:
     note: str = ""  # what an answer from it must say: that it is of another source than the installed one
 
 
+# %% ../../nbs/obtain/03_find.ipynb #715f51d9
+def _can_trace() -> bool:
+    "Whether the packages that a trace needs are installed"
+    return all(importlib.util.find_spec(p) for p in ("torch", "transformers"))
+
+
+def _remedy() -> str:
+    "How an outdated record is made again, in this installation"
+    if _can_trace():
+        return "`lm-predictor trace` makes it again"
+    return "with pip install 'lm-predictor[trace]' it is traced again"
+
+
+# %% ../../nbs/obtain/03_find.ipynb #44f4cce2
 def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found:
     """The record of a config: a stored one that fits, else, unless not to `trace`, traced from source now.
 
@@ -44,14 +58,8 @@ def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found
             raise ModelError(f"{path}: {type(e).__name__}: {e}; restore or delete it") from None
         if not reason and not old:
             return Found(record)
-        ready = all(importlib.util.find_spec(p) for p in ("torch", "transformers"))
-        if old and not (ready and trace):
-            remedy = (
-                "`lm-predictor trace` makes it again"
-                if ready
-                else "with pip install 'lm-predictor[trace]' it is traced again"
-            )
-            return Found(record, f"stale: {old}; {remedy}")
+        if old and not (trace and _can_trace()):
+            return Found(record, f"stale: {old}; {_remedy()}")
         reason, stale = reason or old, path if old else stale
     if not trace:
         raise NeedsTrace(
@@ -64,9 +72,11 @@ def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found
     return Found(record)
 
 
+# %% ../../nbs/obtain/03_find.ipynb #447fabc4
 def find_record(config: dict, db: Database, progress=None, trace: bool = True) -> ModelRecord:
     "The record that `find` gives, for those who answer nothing from it"
     return find(config, db, progress, trace).record
+
 
 # %% ../../nbs/obtain/03_find.ipynb #c3a4b5b0
 def trace_config(config: dict, db: Database, progress=None, directory: Path | None = None, why: str = "") -> tuple:

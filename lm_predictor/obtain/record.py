@@ -25,7 +25,8 @@ __all__ = ['note_parts', 'untraceable', 'fit_own_config', 'traced', 'verificatio
 def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
     """A copy of a record whose symbols know the names under which parts of a config give their numbers.
 
-    config: as given, `attn_config.kv_n_heads`. whole: as its class completes it, with the attributes that it makes of them.
+    config: as given, `attn_config.kv_n_heads`.
+    whole: as its class completes it, with the attributes that it makes of them.
     """
     symbols = {name: _with_part(about, config, whole) for name, about in record.symbols.items()}
     return replace(record, symbols=symbols)
@@ -83,6 +84,30 @@ def fit_own_config(
         raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
     return record
 
+# %% ../../nbs/obtain/01_record.ipynb #7891d581
+def _with_own_code(record: ModelRecord, config: dict) -> ModelRecord:
+    "A copy of a record that names the code of its own that its config brings, if it does"
+    code = config.get("custom_code")
+    if not code:
+        return record
+    return replace(
+        record,
+        id=f"{config['model_type']}-{hashlib.sha256((record.id + code['sha256']).encode()).hexdigest()[:8]}",
+        settings=record.settings | {"custom_code": {"value": code["sha256"], "default": None}},
+        notes=(*record.notes, f"traced from the code that its config names, {code['model']}"),
+    )
+
+
+def _class_records(trace, record: ModelRecord) -> dict:
+    "The analyses of the classes of a trace by name"
+    from lm_predictor.tracing.classes import ClassRecords
+    try:
+        return ClassRecords.of(trace, record.id).all()
+    except Exception as e:  # a class that the records cannot express
+        said = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
+        raise NeedsTrace(f"{record.model_type}: the records of its classes cannot be made: {said}") from e
+
+
 # %% ../../nbs/obtain/01_record.ipynb #9ee3a006
 def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dict]:
     """Trace a config from the installed source: its model record and the analyses of its classes by name.
@@ -90,7 +115,6 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
     why: why no stored record fits it. Raises ModelError.
     """
     try:
-        from lm_predictor.tracing.classes import ClassRecords
         from lm_predictor.obtain.ladder import traced_record
         import transformers
     except ImportError as e:
@@ -105,26 +129,10 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         except Exception as e:  # a TraceError, or whatever the model's code raises on such a config
             raise NeedsTrace(untraceable(e, config)) from e
         record = fit_own_config(_with_own_code(record, config), config, full)
-        try:
-            classes = ClassRecords.of(trace, record.id).all()
-        except Exception as e:  # a class that the records cannot express
-            said = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
-            raise NeedsTrace(f"{config['model_type']}: the records of its classes cannot be made: {said}") from e
+        classes = _class_records(trace, record)
         record = replace(record, verification=verification(record, Database.of(classes), outcome))
     return record, {name: replace(a, verification=record.verification) for name, a in classes.items()}
 
-
-def _with_own_code(record: ModelRecord, config: dict) -> ModelRecord:
-    "A copy of a record that names the code of its own that its config brings, if it does"
-    code = config.get("custom_code")
-    if not code:
-        return record
-    return replace(
-        record,
-        id=f"{config['model_type']}-{hashlib.sha256((record.id + code['sha256']).encode()).hexdigest()[:8]}",
-        settings=record.settings | {"custom_code": {"value": code["sha256"], "default": None}},
-        notes=(*record.notes, f"traced from the code that its config names, {code['model']}"),
-    )
 
 # %% ../../nbs/obtain/01_record.ipynb #5da89d17
 def verification(

@@ -64,7 +64,7 @@ def _all_of(proofs: list) -> dict:
 
 # %% ../../nbs/obtain/02_store.ipynb #3f36590d
 def store(record: dict, classes: dict, directory: Path) -> None:
-    "Merge a model record and its class analyses (JSON) into a directory; what results does not depend on the order of such calls"
+    "Merge a model record and its class analyses (JSON) into a directory, in any order with the same result"
     path = directory / "models" / f"{record['id']}.json"
     with locked(directory):
         before = read_json(path) if path.is_file() else {}

@@ -73,7 +73,7 @@ def settled(record: ModelRecord) -> set:
 
 # %% ../../nbs/verification/00_numbers.ipynb #b9f97ea3
 def limits(conditions) -> dict:
-    "The least and the largest number that conditions leave to a symbol (`vocab_size > 199999`): {name: (least, largest or None)}"
+    "The least and the largest number that conditions leave to a symbol: {name: (least, largest or None)}"
     found: dict[str, tuple] = {}
     for c in conditions:
         if c.left.op == "name" and c.right.op == "number" and c.relation in ("<", "<=", ">", ">="):
@@ -113,11 +113,15 @@ def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
     return {n: v for n, v in sorted(sizes.items()) if n in record.symbols}
 
 # %% ../../nbs/verification/00_numbers.ipynb #4402dda2
-def config_sizes(record: ModelRecord, numbers: dict, rng: random.Random, much: int = 1) -> dict:
-    "Numbers for a record's symbols that its assumptions allow; those of a config (`numbers`) where chance finds no others"
-    conditions, fixed = [c for c in record.conditions if not c.names & {"batch_size", "seq_len", "cache_len"}], settled(
-        record
-    )
+def config_sizes(
+    record: ModelRecord,
+    numbers: dict,  # the config's own
+    rng: random.Random,
+    much: int = 1,  # times larger
+) -> dict:
+    "Numbers for a record's symbols that its assumptions allow; a config's own where chance finds no others"
+    conditions = [c for c in record.conditions if not c.names & {"batch_size", "seq_len", "cache_len"}]
+    fixed = settled(record)
     for step in (1,) * 100 + (8,) * 100 + (16,) * 50 + (64,) * 50:
         values = numbers | {n: v for n, v in draw(record, rng, step, much).items() if n not in fixed}
         if hold(conditions, values):
@@ -125,8 +129,14 @@ def config_sizes(record: ModelRecord, numbers: dict, rng: random.Random, much: i
     return dict(numbers)
 
 # %% ../../nbs/verification/00_numbers.ipynb #fddabbd4
-def workload_sizes(record: ModelRecord, case: str, values: dict, rng: random.Random, scale: tuple = (2, 50)) -> dict | None:
-    "Random sizes of a case's workload that its conditions allow at the config's `values`, of the given scale if there are any; None if there are none at all"
+def workload_sizes(
+    record: ModelRecord,
+    case: str,
+    values: dict,  # of the config
+    rng: random.Random,
+    scale: tuple = (2, 50),  # of the tokens, if the conditions allow it
+) -> dict | None:
+    "Random sizes of a case's workload that its conditions allow; None if chance finds none"
     conditions = [
         c for c in record.conditions_of(case) if c.names <= values.keys() | {"batch_size", "seq_len", "cache_len"}
     ]
@@ -136,7 +146,8 @@ def workload_sizes(record: ModelRecord, case: str, values: dict, rng: random.Ran
         for f in (c.left, c.right)
         if f.names <= values.keys() and not c.names <= values.keys()
     ]
-    for low, high in [scale] * 40 + [(1, 2 * int(n) + 2) for n in limits if n > 1] * 40 + [(1, 9), (2, 60), (60, 700), (700, 9000)] * 40:
+    around = [(1, 2 * int(n) + 2) for n in limits if n > 1]
+    for low, high in [scale] * 40 + around * 40 + [(1, 9), (2, 60), (60, 700), (700, 9000)] * 40:
         sizes = {
             "batch_size": rng.randrange(2, 7), "seq_len": rng.randrange(max(low, 2), high + 2),
             "cache_len": rng.randrange(low, high + 2)
@@ -148,7 +159,7 @@ def workload_sizes(record: ModelRecord, case: str, values: dict, rng: random.Ran
 
 # %% ../../nbs/verification/00_numbers.ipynb #16b67f34
 def samples(record: ModelRecord, numbers: dict, rng: random.Random) -> dict:
-    "Numbers too large to run, at which a record's formulas are compared with other formulas: {case: [values]}, few and many tokens"
+    "Numbers too large to run, at which formulas are compared with others: {case: [values]}, few and many tokens"
     found: dict[str, list] = {}
     for scale in ((1, 9), (10**3, 10**5), (10**2, 10**4)):
         values = config_sizes(record, numbers, rng, much=97)

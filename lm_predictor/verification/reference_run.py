@@ -53,7 +53,10 @@ def storage_bytes(storage, values: dict) -> int:
 
 # %% ../../nbs/verification/01_reference_run.ipynb #433bce66
 def built_numbers(event: Call, arguments: dict) -> dict:
-    "The integers and flags that a call's module was built with, and the sizes of its input under the names that such a class's record uses"
+    """The integers and flags that a call's module was built with, and the sizes of its input.
+
+    They have the names that the record of such a class uses.
+    """
     usual = {n: p.default for n, p in inspect.signature(type(event.module).__init__).parameters.items()}
     found = {n: int(v) for n, v in (usual | arguments.get(id(event.module), {})).items() if isinstance(v, int)}
     if event.inputs:
@@ -118,7 +121,7 @@ def sheet_of_run(recorder, values: dict, arguments: dict) -> Sheet:
 # %% ../../nbs/verification/01_reference_run.ipynb #4ac7cc47
 @dataclass
 class Evidence:
-    "What runs without symbols showed of one record's kind of model; collected once, compared with as often as one likes"
+    "What runs without symbols showed of one record's kind of model: collected once, compared with often"
     runs: dict = field(default_factory=dict)  # case -> sheets of runs
     # case -> numbers too large to run, at which records are compared with each other
     samples: dict = field(default_factory=dict)
@@ -173,7 +176,10 @@ def _shown_path(path: str, shown: dict) -> str:
 
 # %% ../../nbs/verification/01_reference_run.ipynb #e77c10f6
 def run_alone(root: Call, arguments: dict, rng: random.Random) -> dict:
-    "Each class below a call that is built from numbers, run by itself, as built and with each flag turned: {class name: [(flags turned, sheet)]}"
+    """Each class below a call that is built from numbers, run by itself: {class name: [(flags turned, sheet)]}.
+
+    It is run as it was built, and with each flag turned.
+    """
     found, todo = {}, [root]
     while todo:
         event = todo.pop()
@@ -277,7 +283,10 @@ def _one_head(values: dict) -> dict:
 
 # %% ../../nbs/verification/01_reference_run.ipynb #3f9adf39
 def _beside_window(record, case: str, usual: dict, values: dict) -> list[dict]:
-    "The sizes of a case with as many new or cached tokens as a window has, and up to 2 fewer and one more; as far as its conditions allow"
+    """The sizes of a case with as many new or cached tokens as a window has, and up to 2 fewer and one more.
+
+    Those that its conditions do not allow are left out.
+    """
     window, fixed = record.window or values.get("sliding_window"), Case.parse(case).fixed
     found = (
         [usual | {n: window + d} for n in ("seq_len", "cache_len") if n not in fixed for d in (-2, -1, 0, 1)]
@@ -286,13 +295,19 @@ def _beside_window(record, case: str, usual: dict, values: dict) -> list[dict]:
     )
     return [sizes for sizes in found if hold(record.conditions_of(case), values | sizes) and _pairs_of(sizes) <= MUCH]
 
-# %% ../../nbs/verification/01_reference_run.ipynb #f1ddc9b4
-def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
-    cases = {
+# %% ../../nbs/verification/01_reference_run.ipynb #c224618b
+def _with_pairs(record) -> set[str]:
+    "The cases whose record states pairs, those of one mask once"
+    return {
         Case.parse(case).without("all_logits", "single").name
         for case in record.cases
         if any(n.pairs for n in record.graph(case).nodes)
     }
+
+
+# %% ../../nbs/verification/01_reference_run.ipynb #f1ddc9b4
+def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
+    cases = _with_pairs(record)
     if not cases:
         return
     values, short = config_sizes(record, numbers, rng), None
@@ -300,11 +315,8 @@ def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
         with torch.device("cpu"), torch.no_grad(), one_thread():
             model = weightless(sized(config, values))
             for case in sorted(cases):
-                tried = [
-                    sizes
-                    for sizes in (workload_sizes(record, case, values, rng, scale) for scale in ((2, 9), (5, 60)))
-                    if sizes
-                ]
+                drawn = [workload_sizes(record, case, values, rng, scale) for scale in ((2, 9), (5, 60))]
+                tried = [sizes for sizes in drawn if sizes]
                 large, ran = [sizes for sizes in tried if _pairs_of(sizes) > MUCH], model
                 if large:
                     tried = [_least(large[0], record.conditions_of(case), values, rng)]

@@ -21,7 +21,10 @@ __all__ = ['source_diff', 'source_check', 'model_checks', 'class_checks', 'verif
 
 # %% ../../nbs/verification/04_verify.ipynb #3a2fa74a
 def source_diff(analysis: Analysis) -> str:
-    "A unified diff of the statements that a record knows against what stands in their place in the installed class; empty when all are there"
+    """A unified diff of the statements that a record knows against what stands in their place in the installed class.
+
+    It is empty when all are there.
+    """
     file, node = find_class(analysis.class_name)
     first, last = file.span(node)
     text, shift = file.text(first, last), first - analysis.source["line_start"]
@@ -53,7 +56,7 @@ def _unindented(text: str) -> str:
 
 # %% ../../nbs/verification/04_verify.ipynb #cf6db6c6
 def source_check(analysis: Analysis) -> Check:
-    "Whether the installed source of a class is the one that its record was made from; the detail is a diff where it is not"
+    "Whether the installed source of a class is the one that its record was made from; where not, a diff says how"
     source = analysis.source
     state = source_state(analysis.class_name, source)
     if state.unchanged:
@@ -68,7 +71,8 @@ def source_check(analysis: Analysis) -> Check:
     return Check(
         SOURCE,
         False,
-        f"recorded from {source['package']} {source['version']}, installed {now.version}: lines {now.line_start}-{now.line_end} of {now.file} differ"
+        f"recorded from {source['package']} {source['version']}, installed {now.version}: "
+        f"lines {now.line_start}-{now.line_end} of {now.file} differ"
         + (f"\n{diff}" if diff else "; every statement that the record knows is still there"),
     )
 
@@ -87,6 +91,23 @@ def model_checks(record: ModelRecord, evidence, db: Database):
         yield from compare_counted(record, rows, name)
     for case in record.cases:
         yield from expansion(record, db, [case])
+
+# %% ../../nbs/verification/04_verify.ipynb #c3fc4357
+def _both(compared: tuple, met: dict):
+    "Problems by class; the kernels that were met are added to `met`"
+    for name, kernels in compared[1].items():
+        met.setdefault(name, set()).update(kernels)
+    return compared[0].items()
+
+
+def _in_the_end(record: ModelRecord, analysis: Analysis, kernels: set):
+    "Two checks of a class after all comparisons with a model, in which these of its kernels were executed"
+    variant = analysis.variant(record.id)
+    never = set(range(len(variant.kernels))) - kernels
+    more = [a for a in variant.assumptions if a not in record.assumptions]
+    yield Check("every kernel was executed", not never, ", ".join(f"kernels[{i}] was not" for i in sorted(never)))
+    yield Check("it assumes nothing that its models do not", not more, ", ".join(more))
+
 
 # %% ../../nbs/verification/04_verify.ipynb #e9531a15
 def class_checks(record: ModelRecord, evidence, db: Database):
@@ -110,24 +131,9 @@ def class_checks(record: ModelRecord, evidence, db: Database):
             ]
             yield name, Check("kernels equal the class run by itself", not found, "; ".join(dict.fromkeys(found)))
     for name, kernels in met.items():
-        analysis = db.get(name)
-        if not any(record.id in v.models for v in analysis.variants):
-            continue  # named above
-        variant = analysis.variant(record.id)
-        never, more = set(range(len(variant.kernels))) - kernels, [
-            a for a in variant.assumptions if a not in record.assumptions
-        ]
-        yield name, Check(
-            "every kernel was executed", not never, ", ".join(f"kernels[{i}] was not" for i in sorted(never))
-        )
-        yield name, Check("it assumes nothing that its models do not", not more, ", ".join(more))
+        if any(record.id in v.models for v in db.get(name).variants):  # others are named above
+            yield from ((name, check) for check in _in_the_end(record, db.get(name), kernels))
 
-
-def _both(compared: tuple, met: dict):
-    "Problems by class; the kernels that were met are added to `met`"
-    for name, kernels in compared[1].items():
-        met.setdefault(name, set()).update(kernels)
-    return compared[0].items()
 
 # %% ../../nbs/verification/04_verify.ipynb #0181982d
 def verify_model(record: ModelRecord, evidence, db: Database) -> tuple[list[Check], dict[str, list[Check]]]:
