@@ -43,9 +43,9 @@ def test_a_package_that_moved_is_found_after_a_reset(tmp_path, monkeypatch):
 def test_reset_empties_what_other_modules_keep():
     "Parsed files, lines of recorded stacks, arguments of references: all of them registered"
     from lm_predictor.formula import caches
-    from lm_predictor.obtain.store import store
+    from lm_predictor.obtain import store
     from lm_predictor.tracing.runtime import recorder
-    from lm_predictor.verification.expansion import expansion
+    from lm_predictor.verification import expansion
 
     source_file(__file__)
     for kept in (recorder._lines, expansion._bound, store._seen_proofs):
