@@ -59,7 +59,7 @@ class General:
         self._runs = {}  # flags -> (call, storages, writer, its operators as rows), or the error
 
     def run(self, flags: dict) -> tuple[Call, dict, Writer, list]:
-        "The class's call with given flags, its storages, writer and operators; raises whatever the class does on such flags"
+        "The call of the class with given flags, its storages, writer and operators; raises what the class raises"
         key = tuple(sorted(flags.items()))
         if key not in self._runs:
             try:
@@ -90,7 +90,7 @@ class General:
         return recorder.root, storages, write, _rows(recorder.root, storages, write)
 
     def passed(self, call: Call, arguments: dict, storages: dict, write: Writer) -> dict | None:
-        "What a reference to a call passes (a formula for each name); None when the general formulas do not give what the call cost"
+        "A formula for each name that a reference passes; None when the general formulas do not give the call's cost"
         if not call.inputs or type(call.module) is not type(self.call.module):
             return None
         flags = built_flags(arguments)
@@ -108,7 +108,7 @@ class General:
 
 # %% ../../nbs/tracing/06_classes.ipynb #62094a2c
 def conditioned(settings: list[tuple[dict, tuple]], fixed: tuple = ()) -> list[Kernel]:
-    "Kernels by setting of the flags, [(flags, kernels)], as kernels under as few conditions on flags as tell them apart"
+    "Kernels by setting of the flags, [(flags, kernels)], under as few conditions on flags as tell them apart"
     rows = [(flags, kernels) for flags, kernels in settings if all(flags[n] == v for n, v in fixed)]
     if all(kernels == rows[0][1] for _, kernels in rows):
         return [replace(k, when=(*(parse_condition(f"{n} == {v}") for n, v in fixed), *k.when)) for k in rows[0][1]]
@@ -142,7 +142,7 @@ def _plain(drafts: list[Draft]) -> list[tuple]:
 
 # %% ../../nbs/tracing/06_classes.ipynb #0eea13d3
 def joined_uses(uses: list[tuple[int, list[Kernel]]], share: bool = True) -> list[Kernel]:
-    "The kernels of several uses as one list, in order: those that all share once (if wanted), the others under the number of their use"
+    "Kernels of several uses in order: those that all share once (if wanted), others under the number of their use"
     shared = [k for k in uses[0][1] if all(k in kernels for _, kernels in uses[1:])] if share else []
     found = []
     for number, kernels in uses:
@@ -231,7 +231,7 @@ class ClassRecords:
         )
 
     def _by_itself(self, name: str, calls: list) -> tuple:
-        "A class traced by itself, and its general kernels; (None, []) where that cannot be done, or holds for none of its calls"
+        "A class traced by itself, and its general kernels; (None, []) where that fails, or holds for none of its calls"
         calls = [call for call in calls if call.inputs]
         if not calls:
             return None, []
@@ -299,7 +299,9 @@ class ClassRecords:
         number, names = self._uses[id(child)]
         return reference(name, **{n: parse(n) for n in sorted(names)}, **({"use": parse(number)} if number else {}))
 
-    def _finish(self, name: str, module, kernels: list, general: General | None, modelled: bool, configured: bool = False) -> Analysis:
+    def _finish(
+        self, name: str, module, kernels: list, general: General | None, modelled: bool, configured: bool = False
+    ) -> Analysis:
         analysis = Analysis(
             name,
             (
@@ -333,7 +335,8 @@ def _in_its_model(class_name: str, folder: str, progress) -> Analysis:
     records = ClassRecords.of(trace_model(AutoConfig.for_model(types[0]), progress=progress))
     if class_name not in records.classes():
         raise TraceError(
-            f"{class_name} is not reached by a default {types[0]} model; it reaches {', '.join(c.rsplit('.', 1)[-1] for c in records.classes())}"
+            f"{class_name} is not reached by a default {types[0]} model; "
+            f"it reaches {', '.join(c.rsplit('.', 1)[-1] for c in records.classes())}"
         )
     return records.analysis(class_name)
 

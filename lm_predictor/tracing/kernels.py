@@ -44,7 +44,7 @@ def _operator(op: Op, storages: dict, write: Writer) -> Operator:
 
 # %% ../../nbs/tracing/05_kernels.ipynb #fa62d572
 def _own_events(call: Call, times: str = "1"):
-    "The operators and child calls of a call with their repeats; the body of a loop, recorded as a call of its own module, is the call's own"
+    "The operators and child calls of a call with their repeats; those of a loop's body are the call's own"
     for event in call.events:
         repeat = event.repeat if isinstance(event, Call) else "1"
         product = repeat if times == "1" else times if repeat == "1" else f"({times})*({repeat})"
@@ -103,8 +103,8 @@ def merge(by_case: dict) -> list[tuple[Draft, list[str]]]:
     for case, rows in by_case.items():
         for draft in rows:
             for other, cases in merged:
-                if (other.file, other.line, other.repeat) == (draft.file, draft.line, draft.repeat) and case not in cases \
-                        and agree(other, draft, Case.parse(case).fixed):
+                same_line = (other.file, other.line, other.repeat) == (draft.file, draft.line, draft.repeat)
+                if same_line and case not in cases and agree(other, draft, Case.parse(case).fixed):
                     cases.append(case)
                     break
             else:
@@ -160,7 +160,7 @@ def is_configured(arguments: dict) -> bool:
 
 # %% ../../nbs/tracing/05_kernels.ipynb #29ddc704
 def built_with(module, arguments: dict) -> dict:
-    "What a module was built with: noted while it was built (`arguments`: id(module) -> {parameter: value}), else its constructor's defaults"
+    "What a module was built with, else its constructor's defaults; arguments: id(module) -> {parameter: value}"
     known = list(inspect.signature(type(module).__init__).parameters.items())[1:]
     return {n: p.default for n, p in known if p.default is not p.empty} | arguments.get(id(module), {})
 
@@ -194,7 +194,7 @@ def flag_settings(flags: dict) -> list[dict]:
 
 # %% ../../nbs/tracing/05_kernels.ipynb #f00e9b3f
 def given_sizes(call: Call) -> dict:
-    "batch_size, seq_len and the width num_features of a call, from the shape of its first tensor argument; no width for token ids"
+    "batch_size, seq_len and num_features of a call, from the shape of its first tensor; token ids have no width"
     shape, dtype = call.inputs[0]
     shape = shape if dtype.is_floating_point else (*shape, None)
     shape = (*[1] * (2 - len(shape)), *shape)

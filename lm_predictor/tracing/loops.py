@@ -59,8 +59,8 @@ def fold(call: Call, names: dict, rename: dict | None = None) -> None:
             continue
         fold(event, names, rename)
         last, (container, _, number) = kept[-1] if kept else None, event.path.rpartition(".")
-        if (number.isdigit() and event.path not in names and isinstance(last, Call) and last.path.rpartition(".")[0] == container
-                and signature(last) == signature(event)):
+        if (number.isdigit() and event.path not in names and isinstance(last, Call)
+                and last.path.rpartition(".")[0] == container and signature(last) == signature(event)):
             made = {t for op, _ in event.walk() for t, _ in op.writes}
             rename.update({b: a for a, b in zip(_order(last), _order(event)) if b in made})
             last.repeat = str(int(last.repeat) + 1)
@@ -135,19 +135,7 @@ def _gather(op: Op, copies: set, sizes: dict) -> None:
             sizes[t].elements = n
     op.reads = list(merged.values())
 
-# %% ../../nbs/tracing/01_loops.ipynb #4d2559fb
-def _line_of(event) -> int:
-    return event.line
-
-
-def fold_loops(call: Call, sizes: dict) -> None:
-    "Keep one body of each loop below a call, with its count, in place; sizes: storage id -> Storage"
-    for event in call.events:
-        if isinstance(event, Call):
-            fold_loops(event, sizes)
-    call.events, _ = _folded(call, call.events, sizes)
-
-
+# %% ../../nbs/tracing/01_loops.ipynb #bb6adada
 def _folded(call: Call, events: list, sizes: dict) -> tuple[list, dict]:
     "Events of a call with one body of each loop, and of loops within it, and which storage stands for which"
     position, stands, numbers = 0, {}, {}
@@ -170,6 +158,14 @@ def _folded(call: Call, events: list, sizes: dict) -> tuple[list, dict]:
         stands = {b: rename.get(a, a) for b, a in stands.items()} | rename
         loop = numbers.setdefault((n, *keys[i:i + period]), len(numbers))
         keys = [*keys[:i], loop, *keys[i + n * period:]]
-        events = [*events[:i], Call(call.path, call.module, _line_of(bodies[0][0]), call.file, body, [], str(n)), *rest]
+        events = [*events[:i], Call(call.path, call.module, bodies[0][0].line, call.file, body, [], str(n)), *rest]
         position = max(0, i - _LONGEST)  # a loop around it begins before it
     return events, stands
+
+# %% ../../nbs/tracing/01_loops.ipynb #4d2559fb
+def fold_loops(call: Call, sizes: dict) -> None:
+    "Keep one body of each loop below a call, with its count, in place; sizes: storage id -> Storage"
+    for event in call.events:
+        if isinstance(event, Call):
+            fold_loops(event, sizes)
+    call.events, _ = _folded(call, call.events, sizes)
