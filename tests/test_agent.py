@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_predictor.agent.loop import AgentError, Budget, replay_send, sdk_send
+from lm_predictor.agent.client import AgentError, Budget, replay_send, sdk_send
 from lm_predictor.agent.analyze import agent_record, analyze_class, analyze_classes, replay, signatures_text
 from lm_predictor.records.database import Database
 from lm_predictor.agent.journal import Journal, JournalError, alone, read_rows
@@ -328,10 +328,10 @@ def test_hopeless(how, line, db):
 # tools
 
 def test_invalid_arguments(db):
-    calls = [("read", {"path": 3}), ("read", {}), ("shell", {"command": "id"}), ("check", {"deep": True}), ("grep", {"pattern": "(a+)+b", "path": "torch"}), ("glob", {"pattern": 7})]
+    calls = [("read", {"path": 3}), ("read", {}), ("shell", {"command": "id"}), ("check", {"deep": True}), ("grep", {"pattern": "(a", "path": "torch"}), ("glob", {"pattern": 7})]
     outcome, _ = ask([turn(*calls), *recorded(NORM)], db)
     assert outcome.status == "verified"
-    for text in ("read: path must be a string, got 3", "read: lacks path", "there is no tool 'shell'", "check: has no argument 'deep'", "grep: a pattern repeats no groups", "glob: pattern must be a string, got 7"):
+    for text in ("read: path must be a string, got 3", "read: lacks path", "there is no tool 'shell'", "check: has no argument 'deep'", "is not a regular expression", "glob: pattern must be a string, got 7"):
         assert text in said(db)
 
 
@@ -417,7 +417,7 @@ CHILD = textwrap.dedent("""
     import os, signal, sys
     sys.path[:0] = sys.argv[5:]
     import anthropic
-    from lm_predictor.agent.loop import Budget, sdk_send
+    from lm_predictor.agent.client import Budget, sdk_send
     from lm_predictor.agent.analyze import analyze_class
     from lm_predictor.records.database import Database
     from lm_predictor.agent.journal import Journal

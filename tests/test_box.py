@@ -1,6 +1,7 @@
 "The box refuses every way out: 100 % of this list."
 import os
 import socket
+import time
 
 import pytest
 
@@ -49,7 +50,8 @@ WRITES = [  # written, besides all of those above
     "work/schema.json", "work/folder.md", "work", "work/", "work/a.py\0.md", "work/dir/new.md", "lib/../work/a.md", "a.md", "work/__init__.py", "work/conftest.py", "work/a.ipynb", "work/a.pth"]
 
 PATTERNS = ["../*", "/*", "/etc/*", "work/../*", "work/../../outside/*", "**", "*", "*/..", "~/*", "w*/schema.json", "?ork/*", "library/*", "lib/../library/*", "", "\0", "lib//*"]
-REGEXES = ["(a+)+$", "(a*)*b", "(a|aa)+$", "([a-z]+)*!", "(x+x+)+y", "(.*)(.*)(.*)(.*)x", ".*.*.*.*x", r"(a)\1", "(?=x)", "(?P<n>a)", "a{1000}{1000}{9}{9}", "(", "[", "a" * 201, ""]
+SLOW = ["(a+)+$", "(a*)*b", "(a|aa)+$", "([a-z]+)*!", "(x+x+)+y", "(.*)(.*)(.*)(.*)x", ".*.*.*.*x", r"(a+)+\1!", "(?:a?){30}a{30}!", "((a{100}){100})b"]
+REGEXES = ["(", "[", "a" * 201, "", "a{1000}{1000}{9}{9}", "((((a{1000}){1000}){1000}){1000})", "(?:(?:a{1,99999}){1,99999}){1,99999}b", "(?P<n", "*"]
 
 
 def refused(box, tool, **given):
@@ -65,7 +67,7 @@ def snapshot(top):
 
 
 def test_list_is_long_enough():
-    assert len(PATHS) * 2 + len(WRITES) + len(PATTERNS) + len(REGEXES) >= 60 and len(PATHS) >= 60
+    assert len(PATHS) * 2 + len(WRITES) + len(PATTERNS) + len(REGEXES) + len(SLOW) >= 60 and len(PATHS) >= 60
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: ascii(p)[:40])
@@ -93,6 +95,18 @@ def test_glob(box, pattern):
 @pytest.mark.parametrize("pattern", REGEXES, ids=lambda p: ascii(p)[:30])
 def test_regular_expressions(box, pattern):
     refused(box, "grep", pattern=pattern, path="lib")
+
+
+@pytest.mark.parametrize("pattern", SLOW, ids=ascii)
+def test_slow_patterns(box, pattern):
+    "A search that would not end is given up in seconds of this process; one that ends says what it found"
+    (box.roots["lib"] / "slow.py").write_text("\n".join(("a" * 399 + "?", "x" * 399 + "?", "ab" * 199 + "?")))
+    start = time.process_time()
+    try:
+        assert box.call("grep", {"pattern": pattern, "path": "lib/slow.py"})
+    except BoxError as e:
+        assert str(e).endswith("takes longer than 2 s on one line; repeat fewer groups, or none")
+    assert time.process_time() - start < 10
 
 
 def test_searches_follow_no_link(box):

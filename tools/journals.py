@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from lm_predictor.agent.loop import Budget, replay_send  # noqa: E402
+from lm_predictor.agent.client import Budget, replay_send  # noqa: E402
 from lm_predictor.agent.analyze import analyze_class, json_text  # noqa: E402
 from lm_predictor.records.database import Database  # noqa: E402
 

@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import os
-import re
 import stat
 import tempfile
 import time
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['MAX_PATH', 'MAX_FILE', 'MAX_WRITE', 'MAX_LINES', 'MAX_HITS', 'MAX_WIDTH', 'WRITABLE', 'TOOLS', 'BoxError',
-           'split_path', 'checked_arguments', 'compiled', 'Box']
+__all__ = ['MAX_PATH', 'MAX_FILE', 'MAX_WRITE', 'MAX_LINES', 'MAX_HITS', 'MAX_WIDTH', 'WRITABLE', 'TOOLS', 'MAX_REPEATS',
+           'SECONDS', 'BoxError', 'split_path', 'tool', 'checked_arguments', 'compiled', 'found_in', 'Box']
 
 # %% ../../nbs/agent/01_sandbox.ipynb #ad02d5e9
 MAX_PATH = 400  # characters
@@ -56,91 +56,100 @@ def split_path(path: object, what: str) -> list[str]:
     if not path.isascii() or not path.isprintable() or set(path) & set("\\:~$%*?\"<>|`'"):
         raise BoxError(f"{what}: a path is letters, digits, / . _ - and blanks, got {_shown(path)}")
     parts = path[:-1].split("/") if path.endswith("/") else path.split("/")
-    if any(p.strip(" .") != p.strip() and not p.strip().strip(".") for p in parts) or any(not p.strip() or p != p.strip() for p in parts):
+    if any(p != p.strip() or not p.strip(".") for p in parts):  # blanks around it, or nothing but dots
         raise BoxError(f"{what}: a path is relative, without empty parts, . and .., got {_shown(path)}")
     return parts
 
+# %% ../../nbs/agent/01_sandbox.ipynb #58e54226
+def tool(
+    name: str,
+    description: str,
+    required: list,  # names of the arguments that must be given
+    **arguments: dict,  # the schema of each argument
+) -> dict:
+    "A tool as the Messages API is told of it"
+    schema = {"type": "object", "required": required, "additionalProperties": False, "properties": arguments}
+    return {"name": name, "description": description, "input_schema": schema}
+
 # %% ../../nbs/agent/01_sandbox.ipynb #4e1fe3f9
 _STRING, _INTEGER = {"type": "string"}, {"type": "integer"}
+_LINES = f"Lines of a text file, each with its number. At most {MAX_LINES} at a time; says how many are left."
+_HITS = "Lines of .py files (or of one file) that match a regular expression, as path:line:text, sorted."
 TOOLS = [
-    {
-        "name": "read",
-        "description": f"Lines of a text file, each with its number. At most {MAX_LINES} at a time; says how many are left.",
-        "input_schema": {
-            "type": "object",
-            "required": ["path"],
-            "additionalProperties": False,
-            "properties": {
-                "path": _STRING | {"description": "transformers/models/llama/modeling_llama.py"},
-                "offset": _INTEGER | {"description": "first line, from 1"},
-                "limit": _INTEGER | {"description": "how many lines"}
-            },
-        },
-    },
-    {
-        "name": "grep",
-        "description": "Lines of .py files (or of one file) that match a regular expression, as path:line:text, sorted.",
-        "input_schema": {
-            "type": "object", "required": ["pattern", "path"], "additionalProperties": False,
-            "properties": {"pattern": _STRING, "path": _STRING | {"description": "file or directory to search"}}
-        },
-    },
-    {
-        "name": "glob",
-        "description": "Files whose path matches a pattern with * ? and **, sorted.",
-        "input_schema": {
-            "type": "object", "required": ["pattern"], "additionalProperties": False,
-            "properties": {"pattern": _STRING | {"description": "transformers/models/llama/*.py"}}
-        },
-    },
-    {
-        "name": "write",
-        "description": "Write a whole text file, work/NAME.md or work/NAME.json; replaces what was there.",
-        "input_schema": {
-            "type": "object", "required": ["path", "content"], "additionalProperties": False,
-            "properties": {"path": _STRING, "content": _STRING}
-        },
-    },
+    tool(
+        "read", _LINES, ["path"], path=_STRING | {"description": "transformers/models/llama/modeling_llama.py"},
+        offset=_INTEGER | {"description": "first line, from 1"}, limit=_INTEGER | {"description": "how many lines"}
+    ),
+    tool(
+        "grep", _HITS, ["pattern", "path"], pattern=_STRING,
+        path=_STRING | {"description": "file or directory to search"}
+    ),
+    tool(
+        "glob", "Files whose path matches a pattern with * ? and **, sorted.", ["pattern"],
+        pattern=_STRING | {"description": "transformers/models/llama/*.py"}
+    ),
+    tool(
+        "write", "Write a whole text file, work/NAME.md or work/NAME.json; replaces what was there.",
+        ["path", "content"], path=_STRING, content=_STRING
+    ),
 ]
 
 # %% ../../nbs/agent/01_sandbox.ipynb #916f3e00
+def _misfit(tool: dict, given: object) -> str:
+    "What does not fit a tool's schema, as words to be read after its name; empty where all fits"
+    import jsonschema
+    schema, names = tool["input_schema"], {"object": "an object", "string": "a string", "integer": "an integer"}
+    errors = list(jsonschema.Draft202012Validator(schema).iter_errors(given))
+    order = ("additionalProperties", "type", "required")
+    for error in sorted(errors, key=lambda e: order.index(e.validator)):
+        if error.validator == "type":
+            what = f"{error.path[0]} must be" if error.path else "its input must be"
+            return f"{what} {names[error.validator_value]}, got {_shown(error.instance)}"
+        if error.validator == "required":
+            return f"lacks {', '.join(n for n in error.validator_value if n not in given)}"
+        extra = next(n for n in given if n not in schema["properties"])
+        return f"has no argument {_shown(extra)}; it takes {', '.join(schema['properties']) or 'none'}"
+    return ""
+
+
 def checked_arguments(name: str, given: object, tools: list = TOOLS) -> dict:
     "The arguments of a tool call, checked against the tool's own schema; raises BoxError"
-    tool = next((t for t in tools if t["name"] == name), None)
-    if tool is None:
+    called = next((t for t in tools if t["name"] == name), None)
+    if called is None:
         raise BoxError(f"there is no tool {_shown(name)}; the tools are {', '.join(t['name'] for t in tools)}")
-    schema = tool["input_schema"]
-    if not isinstance(given, dict):
-        raise BoxError(f"{name}: its input must be an object, got {_shown(given)}")
-    for key, value in given.items():
-        if key not in schema["properties"]:
-            raise BoxError(
-                f"{name}: has no argument {_shown(key)}; it takes {', '.join(schema['properties']) or 'none'}"
-            )
-        wanted = schema["properties"][key]["type"]
-        if not isinstance(value, str if wanted == "string" else int) or isinstance(value, bool):
-            raise BoxError(
-                f"{name}: {key} must be {'a string' if wanted == 'string' else 'an integer'}, got {_shown(value)}"
-            )
-    missing = [key for key in schema["required"] if key not in given]
-    if missing:
-        raise BoxError(f"{name}: lacks {', '.join(missing)}")
-    return given
+    if misfit := _misfit(called, given):
+        raise BoxError(f"{name}: {misfit}")
+    return {n: int(v) if isinstance(v, float) else v for n, v in given.items()}  # 3.0 is an integer in JSON
 
 # %% ../../nbs/agent/01_sandbox.ipynb #d4629295
-def compiled(pattern: str) -> re.Pattern:
-    "A regular expression that cannot run away; raises BoxError"
+MAX_REPEATS = 10_000  # of all {n} in a pattern, multiplied
+SECONDS = 2.0  # of one search in one line
+
+
+def compiled(pattern: str):
+    "A regular expression that can be searched for with a limit of time; raises BoxError"
     if not 0 < len(pattern) <= 200:
         raise BoxError(f"grep: a pattern has 1 to 200 characters, got {len(pattern)}")
-    bare = re.sub(r"\[(?:\\.|[^\]\\])*\]", "c", re.sub(r"\\[^1-9]", "c", pattern))
-    if re.search(r"\)\s*[*+?{]|\(\?|\\[1-9]", bare) or len(re.findall(r"[*+{]", bare)) > 3:
-        raise BoxError(
-            f"grep: a pattern repeats no groups, refers back to none, and has at most three of * + {{, got {_shown(pattern)}"
-        )
     try:
-        return re.compile(pattern)
-    except re.error as e:
+        import regex
+    except ImportError:
+        raise BoxError("grep: it needs the package regex: pip install 'lm-predictor[agent]'") from None
+    counts = regex.findall(r"\d+", " ".join(regex.findall(r"\{[^{}]*\}", pattern)))
+    if math.prod(max(int(n), 1) for n in counts) > MAX_REPEATS:
+        raise BoxError(f"grep: a pattern repeats at most {MAX_REPEATS} times, all in all, got {_shown(pattern)}")
+    try:
+        return regex.compile(pattern)
+    except regex.error as e:
         raise BoxError(f"grep: {_shown(pattern)} is not a regular expression ({e.msg})") from None
+
+
+def found_in(wanted, line: str, seconds: float = SECONDS) -> bool:
+    "Whether a compiled pattern is in the first characters of a line; raises BoxError where that takes too long"
+    try:
+        return wanted.search(line[:MAX_WIDTH], timeout=seconds) is not None
+    except TimeoutError:
+        slow = f"{_shown(wanted.pattern)} takes longer than {seconds:g} s on one line"
+        raise BoxError(f"grep: {slow}; repeat fewer groups, or none") from None
 
 # %% ../../nbs/agent/01_sandbox.ipynb #9a54f5b1
 def _matches(parts: list, wanted: list) -> bool:
@@ -192,32 +201,24 @@ class Box:
             handle = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as e:
             raise BoxError(f"{what}: {path} cannot be opened ({(e.strerror or 'unknown reason').lower()})") from None
-        about, directory = os.fstat(handle), f"{what}: {path} is a directory; use glob"
-        problem = (
-            directory
-            if stat.S_ISDIR(about.st_mode)
-            else (
-                f"{what}: {path} is no regular file"
-                if not stat.S_ISREG(about.st_mode)
-                else (
-                    f"{what}: {path} is a link to another file"
-                    if path.startswith("work/") and about.st_nlink > 1
-                    else (
-                        f"{what}: {path} has {about.st_size} bytes, more than {MAX_FILE}"
-                        if about.st_size > MAX_FILE
-                        else ""
-                    )
-                )
-            )
-        )
-        if problem:
+        if problem := self._unreadable(path, os.fstat(handle)):
             os.close(handle)
-            raise BoxError(problem)
+            raise BoxError(f"{what}: {path} {problem}")
         with os.fdopen(handle, "rb") as f:
             try:
                 return f.read().decode()
             except UnicodeDecodeError:
                 raise BoxError(f"{what}: {path} is not UTF-8 text") from None
+
+    def _unreadable(self, path: str, about: os.stat_result) -> str:
+        "Why an open file is not read"
+        if stat.S_ISDIR(about.st_mode):
+            return "is a directory; use glob"
+        if not stat.S_ISREG(about.st_mode):
+            return "is no regular file"
+        if path.startswith("work/") and about.st_nlink > 1:
+            return "is a link to another file"
+        return f"has {about.st_size} bytes, more than {MAX_FILE}" if about.st_size > MAX_FILE else ""
 
     def call(self, name: str, given: object) -> str:
         "The result of one tool call; raises BoxError with the reason of a refusal"
@@ -249,7 +250,7 @@ class Box:
                 if name == path:
                     raise
                 continue
-            hits += [f"{name}:{n}:{_cut(line)}" for n, line in enumerate(lines, 1) if wanted.search(line[:MAX_WIDTH])]
+            hits += [f"{name}:{n}:{_cut(line)}" for n, line in enumerate(lines, 1) if found_in(wanted, line)]
         return _capped(hits, f"no line matches {_shown(pattern)} in {path}")
 
     def _files(self, path: str) -> list[str]:
@@ -275,14 +276,16 @@ class Box:
 
     def _write(self, path: str, content: str) -> str:
         parts = split_path(path, "write")
-        if parts[0] != "work" or len(parts) != 2 or Path(parts[1]).suffix not in WRITABLE or parts[1].startswith(".") or path.endswith("/"):
+        plain = len(parts) == 2 and not parts[1].startswith(".") and Path(parts[1]).suffix in WRITABLE
+        if parts[0] != "work" or not plain or path.endswith("/"):
             raise BoxError(f"write: only work/NAME.md and work/NAME.json can be written, got {_shown(path)}")
         if parts[1] in self.given:
             raise BoxError(f"write: {path} is given and cannot be changed")
         if len(content) > MAX_WRITE:
             raise BoxError(f"write: at most {MAX_WRITE} characters, got {len(content)}")
         target = self.roots["work"] / parts[1]
-        if target.is_symlink() or self.resolve(path, "write") != target or (target.exists() and (not target.is_file() or target.stat().st_nlink > 1)):
+        regular = not target.exists() or target.is_file() and target.stat().st_nlink == 1
+        if target.is_symlink() or self.resolve(path, "write") != target or not regular:
             raise BoxError(f"write: {path} is no regular file of work/")
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".write-")
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as f:

@@ -9,11 +9,9 @@ import math
 import sys
 import threading
 
-from lm_predictor.agent.analyze import (
-    LLM, agent_record, already, analyze_classes, client_of, model_class, traced_analysis
-)
+from ...agent.analyze import agent_record, already, analyze_classes, model_class, traced_analysis
 from ...agent.check import sizes_for
-from ...agent.loop import AgentError, Budget, sdk_send
+from ...agent.client import LLM, AgentError, Budget, client_of, sdk_send
 from .options import Command, UsageError, count, is_class, numbers_of, record_id
 from .terminal import Progress, print_table, tracing
 from ..compare import compare
