@@ -22,7 +22,7 @@ class JournalError(ValueError):
 
 # %% ../../nbs/agent/02_journal.ipynb #3dd2e887
 def read_rows(path: Path) -> tuple[list[dict], int]:
-    "The lines of a journal and the bytes they take, without a torn last one; raises JournalError where another is damaged"
+    "The lines of a journal and their bytes, without a torn last one; raises JournalError where another is damaged"
     rows, whole = [], 0
     for n, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
         try:
@@ -31,7 +31,8 @@ def read_rows(path: Path) -> tuple[list[dict], int]:
             row = None
         if not line.endswith(b"\n"):
             break
-        if not isinstance(row, dict) or len(row) != 1 or not row.keys() <= {"head", "user", "assistant", "end"} or ("head" in row) != (n == 1):
+        known = isinstance(row, dict) and len(row) == 1 and row.keys() <= {"head", "user", "assistant", "end"}
+        if not known or ("head" in row) != (n == 1):
             raise JournalError(f"{path}: line {n} is no line of a journal; delete the file to start anew")
         rows.append(row)
         whole += len(line)

@@ -48,7 +48,10 @@ def agent_schema() -> dict:
 # %% ../../nbs/agent/00_prompt.ipynb #e5fac53f
 _SAYS = {
     "mac": "A multiply-accumulate is {n} FLOPs: a matrix product (M, K) x (K, N) is {n}*M*K*N.",
-    "elementwise": "An elementwise operation is {n} per output element, whatever it computes (also a bias that a product adds).",
+    "elementwise": (
+        "An elementwise operation is {n} per output element, whatever it computes "
+        "(also a bias that a product adds)."
+    ),
     "reduction": "A reduction is {n} per input element.", "scan": "A selection or scan is {n} per input element.",
     "softmax": "A softmax is {n} per element.", "layer_norm": "A fused layer norm is {n} per element.",
     "affine": "Its weight and its bias are {n} more per element each."
@@ -80,9 +83,11 @@ def _names_text() -> str:
 # %% ../../nbs/agent/00_prompt.ipynb #1490eee3
 def _cases_text() -> str:
     return (
-        "- `prefill`: `cache_len` is 0; `decode`: `seq_len` is 1; `extend`: neither\n- `_all` after it: logits of all positions rather than of the last one\n"
+        "- `prefill`: `cache_len` is 0; `decode`: `seq_len` is 1; `extend`: neither\n"
+        "- `_all` after it: logits of all positions rather than of the last one\n"
         "- `_b1` after it: `batch_size` is 1 (copies that a batch of one does not need)\n"
-        f"- `_over`, `_past` after it: more tokens than a window that the cache keeps\n\nTheir names: {', '.join(f'`{c}`' for c in CASES)}."
+        "- `_over`, `_past` after it: more tokens than a window that the cache keeps\n\n"
+        f"Their names: {', '.join(f'`{c}`' for c in CASES)}."
     )
 
 # %% ../../nbs/agent/00_prompt.ipynb #3cea3681
@@ -142,6 +147,8 @@ def task_text(
         else ""
     )
     return (
-        f"Analyze `{class_name}`.\nIts class statement is in `{source['file']}`, lines {source['line_start']}-{source['line_end']} "
-        f"({source['package']} {source['version'].partition('+')[0]}).{called}\nWrite `work/analysis.md`, then `work/analysis.json`, and check it."
+        f"Analyze `{class_name}`.\nIts class statement is in `{source['file']}`, "
+        f"lines {source['line_start']}-{source['line_end']} "
+        f"({source['package']} {source['version'].partition('+')[0]}).{called}\n"
+        "Write `work/analysis.md`, then `work/analysis.json`, and check it."
     )
