@@ -136,7 +136,7 @@ def packages() -> dict:
 
 # %% ../../nbs/verification/05_prove.ipynb #23c36616
 def fingerprint(db: Database) -> str:
-    "What outcomes depend on: every record but for its `verification`, the installed packages and this program, as one hash"
+    "What outcomes depend on as one hash: every record but for its `verification`, the packages, this program"
     digest = hashlib.sha256(json.dumps(packages()).encode())
     for path in sorted((package_root("lm_predictor") / "lm_predictor").rglob("*.py")):
         digest.update(path.read_bytes())
@@ -154,7 +154,7 @@ def fingerprint(db: Database) -> str:
 
 # %% ../../nbs/verification/05_prove.ipynb #8a66e9f2
 class Kept:
-    "The outcomes of a run over all records that was interrupted; the next run goes on from them while their fingerprint is the same"
+    "The outcomes of an interrupted run over all records; the next goes on from them if the fingerprint is the same"
 
     def __init__(self, db: Database):
         self._root = db.overlay / ".verify"
@@ -208,8 +208,13 @@ def _results(tasks: list, jobs: int):
         yield from pool.imap_unordered(_prove, tasks)
 
 # %% ../../nbs/verification/05_prove.ipynb #d1817a7b
-def proofs(todo: list[Subject], db: Database, jobs: int = 0, kept: Kept | None = None):
-    "The outcome of each subject as it comes in, from `jobs` processes (default: one per core), those of an earlier run first; a generator of Outcome"
+def proofs(
+    todo: list[Subject],
+    db: Database,
+    jobs: int = 0,  # processes; one per core by default
+    kept: Kept | None = None,
+):
+    "A generator of the outcome of each subject as it comes in, those of an earlier run first"
     tasks = [(s.path, db.overlay, db.shipped, *config, i > 0) for s in todo for i, config in enumerate(s.configs)]
     tasks.sort(key=lambda t: (t[-1], -t[0].stat().st_size))  # the longest first
     left, parts = {s.record.id: len(s.configs) for s in todo}, {}
@@ -235,8 +240,13 @@ def proofs(todo: list[Subject], db: Database, jobs: int = 0, kept: Kept | None =
             yield joined(parts.pop(outcome.record_id))
 
 # %% ../../nbs/verification/05_prove.ipynb #3a27d6de
-def class_checks_of(name: str, found: dict, db: Database, statuses: dict) -> list[Check]:
-    "The checks of a class in all of its models; `found`: {record id: its checks there}; `statuses`: record id -> what its record says"
+def class_checks_of(
+    name: str,
+    found: dict,  # record id -> checks of the class in this model
+    db: Database,
+    statuses: dict,  # record id -> what its record says
+) -> list[Check]:
+    "The checks of a class in all of its models"
     models = sorted({m for v in db.get(name).variants for m in v.models})
     checks = [
         Check(
@@ -249,17 +259,8 @@ def class_checks_of(name: str, found: dict, db: Database, statuses: dict) -> lis
     ]
     doubted = [m for m in models if m not in found and statuses.get(m) != "verified"]
     if doubted or not models:
-        checks.append(
-            Check(
-                PROOF,
-                False,
-                (
-                    f"not verified: {', '.join(doubted)}"
-                    if models
-                    else "it was traced by itself; no model's record reaches it"
-                ),
-            )
-        )
+        alone = "it was traced by itself; no model's record reaches it"
+        checks.append(Check(PROOF, False, f"not verified: {', '.join(doubted)}" if models else alone))
     elif all(c.ok for c in checks):
         checks.append(Check(PROOF, True))
     failed = {c.what.partition(": ")[0] for c in checks if not c.ok}
@@ -286,7 +287,7 @@ def store_verification(path: Path, found: dict) -> str:
 
 # %% ../../nbs/verification/05_prove.ipynb #5c586bda
 def conclusions(models: dict, classes: dict, db: Database):
-    """Turn checks into verdicts and store them; a generator of (record id or class name, checks, verification, why it could not be stored).
+    """Turn checks into verdicts and store them; yields (record or class, checks, verification, why it is not stored).
 
     models: {record id: checks}; classes: {class name: {record id: checks}}.
     """
