@@ -79,7 +79,7 @@ def test_symbolic_equals_concrete(proven):
     for case, runs in evidence.runs.items():
         assert len(runs) >= 3
         for run in runs:
-            assert len(run.nodes) > 30
+            assert len(run.graph.nodes) > 30
             assert difference(record.graph(case).at(run.values), run.graph) == ""
 
 
