@@ -103,6 +103,7 @@ def view_key(t: torch.Tensor) -> tuple:
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #8d98822a
 def operand(t: torch.Tensor) -> Operand:
+    "What a cost rule sees of a tensor: its shape, and how many elements are really there"
     return Operand(dimensions(t, t.shape), distinct(t))
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #8cb4d9fa
