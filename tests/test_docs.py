@@ -150,12 +150,13 @@ def test_cross_links_are_there(stage):
     assert faults(stage) == ["no name in backticks is linked to its page: is the package installed, with its entry point nbdev?"]
 
 
-@pytest.mark.parametrize("link, kept", [("[`word`](/concepts/one.html#gone)", False), ("[`Word`](/concepts/one.html#gone)", True), ("[`word()`](/concepts/one.html#gone)", True),
-                                        ("[`a.b`](/concepts/one.html#gone)", True), ("[`word`](/concepts/two.html#gone)", True), ("[word](/concepts/one.html#gone)", True)])
-def test_automatic_links_of_words_are_taken_away(stage, link, kept):
-    "nbs/links.lua keeps what nbdev linked where it can mean nothing else, and on the page of its own module"
+@pytest.mark.parametrize("link, goal", [
+    ("[`word`](/concepts/one.html#gone)", None), ("[`Word`](/concepts/one.html#gone)", "/concepts/one.html#gone"), ("[`word()`](/concepts/one.html#gone)", "/concepts/one.html#gone"),
+    ("[`A.b`](/concepts/one.html#a.b)", "/concepts/one.html#a"), ("[`word`](/concepts/two.html#gone)", "/concepts/two.html#gone"), ("[a word](/concepts/one.html#a.b)", "/concepts/one.html#a.b")])
+def test_automatic_links(stage, link, goal):
+    "nbs/links.lua keeps what nbdev linked where it can mean nothing else and on the page of its own module; a method's link leads to its class"
     write(stage, "concepts/02_two.ipynb", link)
-    assert len(docs.read_page(stage, "concepts/02_two.ipynb").links) == kept
+    assert [target for _, target in docs.read_page(stage, "concepts/02_two.ipynb").links] == [goal] * bool(goal)
 
 
 def test_what_nbdev_drops(tmp_path):

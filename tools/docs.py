@@ -196,8 +196,8 @@ def _read_markdown(page: Page, cell: int, text: str, attached: set) -> None:
         children = token.children or []
         for child, after in zip(children, [*children[1:], None]):
             if child.type == "link_open":
-                if not unlinked(page.path, child.attrGet("href") or "", after):
-                    page.links.append((cell, child.attrGet("href") or ""))
+                target = linked(page.path, child.attrGet("href") or "", after)
+                page.links += [(cell, target)] * bool(target)
             elif child.type == "image" and not (child.attrGet("src") or "").startswith(("attachment:", "data:")):
                 page.images.append((cell, child.attrGet("src") or ""))
             elif child.type == "image" and child.attrGet("src").startswith("attachment:") and child.attrGet("src")[11:] not in attached:
@@ -206,13 +206,15 @@ def _read_markdown(page: Page, cell: int, text: str, attached: set) -> None:
                 _read_html(page, cell, child.content)
 
 
-def unlinked(path: str, target: str, word) -> bool:
-    "Is this a link that nbdev made of a word in backticks and nbs/links.lua takes away, because the word can mean something else?"
+def linked(path: str, target: str, word) -> str:
+    "Where nbs/links.lua lets a link lead that nbdev made of a word in backticks: nowhere, where the word can mean something else"
     module = re.match(r"/(?:[\w.-]+/)*(\w+)\.html#", target)
     if module is None or word.type != "code_inline":
-        return False
+        return target
     here = re.sub(r"^\d+[a-z]*_", "", posixpath.splitext(posixpath.basename(path))[0])
-    return module[1] != here and not re.search(r"[A-Z.(]", word.content)
+    if module[1] != here and not re.search(r"[A-Z.(]", word.content):
+        return ""
+    return re.sub(r"(#\w+)\.\w+$", r"\1", target)
 
 
 def _add_heading(page: Page, inline) -> None:
