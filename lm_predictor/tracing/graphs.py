@@ -138,7 +138,8 @@ def _tied(trace: ModelTrace):
     "The weights of the embedding where `tie_word_embeddings` makes them those of the head, too; else None"
     head, embedding = trace.model.get_output_embeddings(), trace.model.get_input_embeddings()
     stated = flat(trace.config.to_dict()).get("tie_word_embeddings")
-    if stated is None or not getattr(trace.model, "_tied_weights_keys", None) or not hasattr(head, "weight") or not hasattr(embedding, "weight"):
+    can_be = getattr(trace.model, "_tied_weights_keys", None) and all(hasattr(m, "weight") for m in (head, embedding))
+    if stated is None or not can_be:
         return None
     return None if stated and head.weight is not embedding.weight else embedding.weight
 
@@ -208,13 +209,6 @@ def _always(text: str, trace: ModelTrace, truth: bool) -> bool:
     return True
 
 # %% ../../nbs/tracing/04_graphs.ipynb #296abb46
-BOUNDS = {  # region of a case -> where its tokens lie against a window of W tokens, of which the cache keeps W - 1
-    "": ("cache_len + seq_len < W",),
-    "_over": ("cache_len < W - 1", "cache_len + seq_len >= W"),
-    "_past": ("cache_len >= W - 1",),
-}
-
-
 def _at_fixed(texts, case: Case) -> list[str]:
     "Conditions on the tokens of a case, with those that the case fixes as numbers; without those that say nothing then"
     fixed = {n: parse(str(v)) for n, v in case.fixed.items() if n != "batch_size"}
@@ -235,6 +229,13 @@ def form_conditions(form: Form, case: Case, together: bool) -> list[str]:
         )
     return found
 
+# %% ../../nbs/tracing/04_graphs.ipynb #5bd336e8
+BOUNDS = {  # region of a case -> where its tokens lie against a window of W tokens, of which the cache keeps W - 1
+    "": ("cache_len + seq_len < W",),
+    "_over": ("cache_len < W - 1", "cache_len + seq_len >= W"),
+    "_past": ("cache_len >= W - 1",),
+}
+
 
 def region_conditions(trace: ModelTrace, case: str) -> list[str]:
     "The conditions of a case on the window of its model, where it keeps one, and on the form of its formulas"
@@ -243,15 +244,11 @@ def region_conditions(trace: ModelTrace, case: str) -> list[str]:
     if len(sizes) != 1:
         return form
     named = trace.symbols.values.get("sliding_window") == sizes[0]
-    texts = [t.replace("W", "sliding_window" if named else str(sizes[0])) for t in BOUNDS.get(found.region, BOUNDS[""])]
-    return form + _at_fixed(
-        [
-            t
-            for t in texts
-            if not (found.region == "_over" and t.startswith("cache_len <") and "cache_len" in found.fixed)
-        ],
-        found,
-    )
+    window = "sliding_window" if named else str(sizes[0])
+    texts = [text.replace("W", window) for text in BOUNDS.get(found.region, BOUNDS[""])]
+    if found.region == "_over" and "cache_len" in found.fixed:  # nothing is cached, which is less than any window
+        texts = [text for text in texts if not text.startswith("cache_len <")]
+    return form + _at_fixed(texts, found)
 
 # %% ../../nbs/tracing/04_graphs.ipynb #8099b926
 def _about_window(text: str, trace: ModelTrace) -> bool:
@@ -267,15 +264,17 @@ def _about_window(text: str, trace: ModelTrace) -> bool:
 def assumptions_of(trace: ModelTrace, case: str = "") -> tuple:
     """The conditions of a trace as texts, without the trivial ones.
 
-    Without `case` those that all cases share: of the construction, and what the code asked about the config. With it what
-    the code asked about the sizes of that case.
+    Without `case` those that all cases share: of the construction, and what the code asked about the config.
+    With it what the code asked about the sizes of that case.
     """
     texts = region_conditions(trace, case) if case else list(trace.symbols.relation.assumptions)
     bounded = bool(case) and len(trace.windows) == 1
     for guard in dict.fromkeys(trace.guards(case)):
         for part in trace.symbols.parts(guard):
             text = _condition_text(trace.symbols.clean(part))
-            if text and text not in texts and not (bounded and _about_window(text, trace)) and not _always(text, trace, True):
+            if not text or text in texts or (bounded and _about_window(text, trace)):
+                continue
+            if not _always(text, trace, True):
                 texts.append(text)
     return tuple(texts)
 
@@ -314,23 +313,19 @@ def experts_of(trace: ModelTrace, write: Writer) -> tuple:
 
 # %% ../../nbs/tracing/04_graphs.ipynb #e1610c8c
 def _pairs(trace: ModelTrace) -> tuple[list, tuple]:
-    "The pairs that the mask of each attention leaves (None where not known), and a note where one is not known: flash then materialises its scores"
+    """The pairs that the mask of each attention leaves (None where not known), and a note where one is not known.
+
+    flash then materialises the scores of that attention.
+    """
     if not any(op.kind == "softmax" for recorder in trace.recorders.values() for op, _ in recorder.root.walk()):
         return [], ()
     try:
         pairs = kept_pairs(trace.config)
     except Exception as e:  # some models do not run on the CPU
-        return [], (
-            f"the masks are not known, so flash materialises attention scores as fused does ({type(e).__name__}: {' '.join(str(e).split())[:120]})",
-        )
-    unknown = pairs.count("")
-    return [pairs_formula(name, trace.config) for name in pairs], (
-        (
-            f"{unknown} of {len(pairs)} attentions keep pairs in a way that is not known; flash materialises their scores",
-        )
-        if unknown
-        else ()
-    )
+        why = f"{type(e).__name__}: {' '.join(str(e).split())[:120]}"
+        return [], (f"the masks are not known, so flash materialises attention scores as fused does ({why})",)
+    unknown, note = pairs.count(""), "attentions keep pairs in a way that is not known; flash materialises their scores"
+    return [pairs_formula(name, trace.config) for name in pairs], (f"{unknown} of {len(pairs)} {note}",) * bool(unknown)
 
 # %% ../../nbs/tracing/04_graphs.ipynb #dc739d53
 def _never_run(trace: ModelTrace):
@@ -339,7 +334,10 @@ def _never_run(trace: ModelTrace):
     modules = dict(shown_modules(trace.model))
     for path, (shown, _) in trace.names.items():
         if not any(p == shown or p.startswith(f"{shown}.") for p in executed):
-            yield f"{shown} ({type(modules[path]).__name__}) are not executed on token ids alone: their weights are held, they cost nothing else"
+            yield (
+                f"{shown} ({type(modules[path]).__name__}) are not executed on token ids alone: "
+                "their weights are held, they cost nothing else"
+            )
 
 # %% ../../nbs/tracing/04_graphs.ipynb #b4c7015e
 def _symbols_of(trace: ModelTrace, base: dict) -> dict:
@@ -356,7 +354,7 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
         symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
     return symbols
 
-
+# %% ../../nbs/tracing/04_graphs.ipynb #812502f9
 def _chosen(trace: ModelTrace, symbols: dict, base: dict) -> dict:
     "The settings of a config that a record is for, with their defaults; its layers, where they are of several kinds"
     config = trace.config
