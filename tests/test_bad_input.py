@@ -34,7 +34,7 @@ COMMANDS = {
     "analyze lama-2-7b": "unknown model 'lama-2-7b'; near: llama-2-7b", "analyze " + "x" * 5000: "unknown model 'xxx",
     "analyze gpt2 --hardware a6001": "unknown hardware 'a6001'; near: ", "analyze gpt2 --batch-size 0": "batch_size must be an integer of at least 1, got 0",
     "analyze gpt2 --batch-size -3": "batch_size must be an integer of at least 1, got -3", "analyze gpt2 --seq-len 0": "seq_len must be an integer of at least 1, got 0",
-    "analyze gpt2 --seq-len 1.5": "argument --seq-len: must be a whole number, got '1.5'", "analyze gpt2 --cache-len -1": "cache_len must be an integer of at least 0, got -1",
+    "analyze gpt2 --seq-len 1.5": "argument --seq-len: takes a whole number in the digits 0 to 9, got '1.5'; write 1 or 2", "analyze gpt2 --cache-len -1": "cache_len must be an integer of at least 0, got -1",
     "analyze gpt2 --w-bits 3": "w_bits must be one of 4, 8, 16, 32, got 3", "analyze gpt2 --kv-bits 0": "kv_bits must be one of 4, 8, 16, 32, got 0",
     "analyze gpt2 --seq-len 2048": "openai-community/gpt2 has 1024 learned positions", "analyze mixtral-8x7b --active-experts 9": "active_experts 9 is more than the 8 experts of a layer",
     "module torch.nn.Linaer": "no analysis of 'torch.nn.Linaer'; near: Linear", "module LlamaMLP --model gpt2": "LlamaMLP is not part of gpt2-",

@@ -12,7 +12,7 @@ import threading
 from ...agent.analyze import agent_record, already, analyze_classes, model_class, traced_analysis
 from ...agent.check import sizes_for
 from ...agent.client import LLM, AgentError, Budget, client_of, sdk_send
-from .options import Command, UsageError, count, is_class, numbers_of, record_id
+from .options import Command, UsageError, amount, count, is_class, numbers_of, record_id
 from .terminal import Progress, print_table, tracing
 from ..compare import compare
 from ...cost.expand import ExpandError, reachable
@@ -47,8 +47,8 @@ def budget_options(g) -> None:
               ("repairs", "times that a class is told what is wrong"))
     for name, what in limits:
         g.add_argument(f"--max-{name}", type=count, metavar="N", help=f"stop after so many {what}")
-    g.add_argument("--max-seconds", type=float, metavar="S", help="stop after so long")
-    g.add_argument("--max-cost", type=float, metavar="X", help="stop after so much money; needs --price")
+    g.add_argument("--max-seconds", type=amount, metavar="S", help="stop after so long")
+    g.add_argument("--max-cost", type=amount, metavar="X", help="stop after so much money; needs --price")
     g.add_argument(
         "--price", default="", metavar="IN,OUT",
         help="money per million input and output tokens; IN,OUT,READ,WRITE with those of the provider's cache"

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from .options import Command, UsageError, count, trust_option
+from .options import Command, UsageError, amount, count, trust_option
 from lm_predictor.app.cli.terminal import (
     Column, end_of_path, first_operators, print_fitted, print_lines, print_table, shares, short_source, tracing
 )
@@ -223,7 +223,7 @@ def workload_options(a) -> None:
     for name, what in (("w", "weights"), ("a", "activations"), ("kv", "cached keys and values")):
         a.add_argument(f"--{name}-bits", type=count, default=16, metavar="N", help=f"bits of {what}: 4, 8, 16 or 32")
     a.add_argument(
-        "--active-experts", type=float, metavar="N",
+        "--active-experts", type=amount, metavar="N",
         help="experts per layer that some token reaches (default: expected under uniform routing)"
     )
 

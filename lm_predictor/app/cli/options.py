@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from typing import NamedTuple
 
+from ..units import decimal_number, whole_number
 from ...records.cases import Case, CaseError
 
 # %% auto #0
-__all__ = ['UsageError', 'Parser', 'Command', 'count', 'trust_option', 'is_class', 'record_id', 'case_named', 'given_by',
-           'numbers_of']
+__all__ = ['count', 'amount', 'UsageError', 'Parser', 'Command', 'trust_option', 'is_class', 'record_id', 'case_named',
+           'given_by', 'numbers_of']
 
 # %% ../../../nbs/app/cli/00_options.ipynb #80c8068b
 class UsageError(ValueError):
@@ -48,12 +50,17 @@ class Command(NamedTuple):
         return self.run(self.read(line))
 
 # %% ../../../nbs/app/cli/00_options.ipynb #87b217df
-def count(text: str) -> int:
-    "A whole number as it is typed, for `add_argument(type=count)`"
-    try:
-        return int(text.replace("_", "").replace(",", ""))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
+def _option(read):
+    "A function of a typed text, for `add_argument(type=...)`: its ValueError is the sentence about the option"
+    def of_option(text: str):
+        try:
+            return read(text)
+        except ValueError as e:
+            raise argparse.ArgumentTypeError(str(e)) from None
+    return of_option
+
+
+count, amount = _option(whole_number), _option(decimal_number)
 
 # %% ../../../nbs/app/cli/00_options.ipynb #f2edc86b
 def trust_option(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +94,20 @@ def case_named(text: str) -> Case:
         raise UsageError(str(e)) from None
 
 # %% ../../../nbs/app/cli/00_options.ipynb #0d1c000a
+_NUMBER = re.compile(r"[+-]?[\d.,_' ]*([eE]\+?\d+|[kK])?")  # a number, however it is written
+
+
+def _size(name: str, text: str) -> int:
+    "The number that --set gives a symbol; raises UsageError"
+    try:
+        value = whole_number(text)
+    except ValueError as e:
+        raise UsageError(f"--set {name} {e}, or a formula") from None
+    if value < (least := 0 if name in ("cache_len", "bias") else 1):
+        raise UsageError(f"--set {name} takes a whole number of at least {least} or a formula, got {text!r}")
+    return value
+
+
 def given_by(settings: list[str]) -> dict[str, str]:
     "What --set gives: name -> text of a formula; raises UsageError"
     given = {}
@@ -94,10 +115,7 @@ def given_by(settings: list[str]) -> dict[str, str]:
         name, eq, value = (part.strip() for part in text.partition("="))
         if not eq:
             raise UsageError(f"--set takes NAME=VALUE, got {text!r}")
-        least, is_number = (0 if name in ("cache_len", "bias") else 1), value.lstrip("-").replace(".", "").isdigit()
-        if is_number and (not value.isdigit() or int(value) < least):
-            raise UsageError(f"--set {name} takes a whole number of at least 1 or a formula, got {value!r}")
-        given[name] = value
+        given[name] = str(_size(name, value)) if _NUMBER.fullmatch(value) else value
     return given
 
 # %% ../../../nbs/app/cli/00_options.ipynb #eb0cc546
