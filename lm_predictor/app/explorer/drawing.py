@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
 
 from .view import _square
 from ..plots.breakdown import Bar, bars
+from ..plots.labels import Places, clear_of_roof, covers, text_size
 from ..plots.names import KINDS
 from ..plots.roofline import AREA, plot_roofline, points, roofs
 from ..plots.style import Drawing, INK, styled
@@ -94,11 +94,6 @@ def _word(text, height: int) -> tuple:
     text.set_visible(False)
     return text.get_text(), (x0 + x1) / 2, height - (y0 + y1) / 2, x1 - x0, y1 - y0, text.get_rotation()
 
-# %% ../../../nbs/app/explorer/01_drawing.ipynb #9843c152
-def _over(box: tuple, circle: tuple) -> bool:
-    (left, top, right, bottom), (x, y, r) = box, circle
-    return math.hypot(max(left - x, 0, x - right), max(top - y, 0, y - bottom)) < r
-
 # %% ../../../nbs/app/explorer/01_drawing.ipynb #05e5fae2
 def _boxes(word: tuple) -> list[tuple]:
     "The boxes that writing takes; turned, a row of small ones"
@@ -117,66 +112,50 @@ def _along(word: tuple, circles: list) -> tuple:
     text, x, y, w, h, turn = word
     across, up = (math.cos(math.radians(turn)), math.sin(math.radians(turn))) if turn else (0, 1)
     moved = lambda d: (text, x + d * across, y - d * up, w, h, turn)
-    covered = lambda one: sum(_over(box, circle) for box in _boxes(one) for circle in circles)
+    covered = lambda one: sum(covers(box, circle) for box in _boxes(one) for circle in circles)
     return min(map(moved, (0, -50, 50, -100, 100, -150) if turn else (0, 14, 28, 42, 56)), key=covered)
 
-# %% ../../../nbs/app/explorer/01_drawing.ipynb #39bf5d4c
-def _places(x: float, y: float, r: float, width: float) -> Iterable[tuple]:
-    "Boxes around a circle, the nearest first"
-    for away in (4, 18, 34, 52, 74, 98):
-        for dx, dy in ((1, 0), (0, 1), (-1, 0), (0, -1), (0.7, 0.7), (0.7, -0.7), (-0.7, 0.7), (-0.7, -0.7)):
-            cx, cy = x + dx * (r + away) + width / 2 * ((dx > 0) - (dx < 0)), y + dy * (r + away + 8)
-            yield cx - width / 2, cy - 8, cx + width / 2, cy + 8
-
-# %% ../../../nbs/app/explorer/01_drawing.ipynb #a5b528b5
-def _free(box: tuple, taken: list, circles: list, inside: tuple) -> bool:
-    "Whether a box is inside of another, over none of the taken boxes and over none of the circles"
-    left, top, right, bottom = box
-    return (inside[0] < left and inside[1] < top and right < inside[2] and bottom < inside[3]
-            and all(right < t[0] or t[2] < left or bottom < t[1] or t[3] < top for t in taken)
-            and not any(_over(box, circle) for circle in circles))
-
 # %% ../../../nbs/app/explorer/01_drawing.ipynb #fba6d49c
-def _labels(placed: list, taken: list, inside: tuple) -> str:
-    "Names beside circles, each where it covers neither writing nor a named circle; one that finds no place is left out"
-    circles, shown = [(x, y, r) for _, x, y, r in placed], []
-    for p, x, y, r in placed:
+def _labels(placed: list, places: Places, fits) -> str:
+    "Names beside circles, [(point, (across, down, radius))], where there are places for them"
+    shown = []
+    for p, circle in placed:
         text = f"{p.name if len(p.name) <= 30 else p.name[:29] + '…'} {p.share:.0%}"
-        box = next(
-            (b for b in _places(x, y, r, 6.9 * len(text) + 4) if p.share >= 0.01 and _free(b, taken, circles, inside)),
-            None
-        )
-        if box:
-            taken.append(box)
-            cx, cy = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
-            line = (
-                f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{min(max(x, box[0]), box[2]):.1f}" '
-                f'y2="{min(max(y, box[1]), box[3]):.1f}" stroke="#777777"/>'
-                if math.hypot(cx - x, cy - y) > r + 12
-                else ""
-            )
-            shown.append(f'{line}<text x="{cx:.1f}" y="{cy + 4.5:.1f}">{escape(text)}</text>')
+        label = places.take(circle, text_size(text, 12, 72), fits) if p.share >= 0.01 else None
+        if label:
+            (x, y), ((x1, y1), (x2, y2)) = label.center, label.line
+            line = f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#777777"/>'
+            shown.append(f'{line}<text x="{x:.1f}" y="{y + 4.5:.1f}">{escape(text)}</text>')
     return "".join(shown)
 
 # %% ../../../nbs/app/explorer/01_drawing.ipynb #d79a780c
-def spots(run: Run, at: Frame, labels: int = 6) -> str:
-    "The kernels of a run as an SVG to be laid over a frame: area is the share of the time; the largest are named"
-    placed = [(p, *at.place(p.intensity, p.rate), (AREA * p.share / math.pi) ** 0.5 / 0.72) for p in points(run)]
-    circles = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{max(r, 1):.1f}" '
-        f'fill="{KINDS[p.kind]}"><title>{escape(p.name)}\n{p.share:.2%} of the time\n'
-        f'{digits(p.intensity)} FLOP per byte\n{unit(p.rate, "FLOP/s")}</title></circle>'
-        for p, x, y, r in placed
-    )
-    written = [_along(word, [(x, y, r) for _, x, y, r in placed]) for word in at.words]
+def _writing(run: Run, at: Frame, placed: list, labels: int) -> str:
+    "What is written at the roofs, and the names of the largest kernels"
+    circles = [circle for _, circle in placed]
+    written = [_along(word, circles) for word in at.words]
     words = "".join(
         f'<text transform="translate({x:.1f} {y:.1f}) rotate({-turn:.1f})" y="4.5">{escape(text)}</text>'
         for text, x, y, _, _, turn in written
     )
+    peak, bandwidth = roofs(run)[0][1], run.hardware.memory_bandwidth
+    fits = clear_of_roof(at.place(peak / bandwidth / 10, peak / 10), at.place(peak / bandwidth, peak))
+    places = Places(at.box, circles, [box for word in written for box in _boxes(word)])
+    return words + _labels(placed[:labels], places, fits)
+
+
+def spots(run: Run, at: Frame, labels: int = 6) -> str:
+    "The kernels of a run as an SVG to be laid over a frame: area is the share of the time; the largest are named"
+    radius = lambda p: (AREA * p.share / math.pi) ** 0.5 / 0.72
+    placed = [(p, (*at.place(p.intensity, p.rate), radius(p))) for p in points(run)]
+    circles = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{max(r, 1):.1f}" '
+        f'fill="{KINDS[p.kind]}"><title>{escape(p.name)}\n{p.share:.2%} of the time\n'
+        f'{digits(p.intensity)} FLOP per byte\n{unit(p.rate, "FLOP/s")}</title></circle>'
+        for p, (x, y, r) in placed
+    )
     return (
         f'<svg viewBox="0 0 {at.width} {at.height}" class="lmp-spots" stroke="{INK}" stroke-width="0.7" '
-        f'fill-opacity="0.85">'
-        f'{circles}{words}{_labels(placed[:labels], [box for word in written for box in _boxes(word)], at.box)}</svg>'
+        f'fill-opacity="0.85">{circles}{_writing(run, at, placed, labels)}</svg>'
     )
 
 # %% ../../../nbs/app/explorer/01_drawing.ipynb #08ff81db
