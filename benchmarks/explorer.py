@@ -33,7 +33,7 @@ def dragged(page) -> list[tuple]:
     found = []
     for name in SLIDERS:
         slider = page.controls[name]
-        at, there = slider.value, [value for _, value in slider.options]
+        at, there = slider.value, slider.stops
         for value in (*there, *reversed(there), at):
             if value != slider.value:
                 found.append(milliseconds(lambda: setattr(slider, "value", value)))

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,8 +21,8 @@ FLAGS = {"batch": "--batch-size", "new tokens": "--seq-len", "cached tokens": "-
 class Page:
     "The page of `lm-predictor explore`, as a user handles it"
 
-    def __init__(self, page, address: str):
-        self.page, self.address = page, address
+    def __init__(self, page, address: str, server: int):
+        self.page, self.address, self.server = page, address, server
         self.answered, self.errors = [], []  # addresses that something was loaded from, errors of scripts
         page.on("response", lambda response: self.answered.append(response.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -67,8 +68,14 @@ class Page:
             self.page.wait_for_timeout(60)
             seen.append(self.number("time")[1] if self.page.locator(".lmp-time").count() else "")
         self.page.mouse.up()
-        self.settled(f"{FLAGS[label]} {self.shown(label)} ")
+        self.settled(f"{FLAGS[label]} {self.stop(label)} ")
         return seen
+
+    def stop(self, label: str) -> int:
+        "The number of the stop that a slider's handle is at in the browser"
+        from lm_predictor.app.explorer.widget import SIZES, steps
+        least, most = next((least, most) for _, text, least, most in SIZES if text == label)
+        return steps(most, least)[round(float(self.control(label).locator(".noUi-handle").get_attribute("aria-valuenow")))]
 
     def move(self, label: str, value: int) -> None:
         "Move a slider to a value, by keys"
@@ -81,12 +88,31 @@ class Page:
                 break
             before = self.shown(label)
             self.page.keyboard.press(key)
-            self.page.wait_for_function("([read, before]) => read.textContent != before", arg=[self.control(label).locator(".widget-readout").element_handle(), f"{before:,}"])
+            self.page.wait_for_function("([box, before]) => box.value != before", arg=[self.box(label).element_handle(), str(before)])
         self.settled(f"{FLAGS[label]} {value} ")
 
+    def box(self, label: str):
+        "The box beside a slider, where its number stands and may be typed"
+        return self.page.locator(".lmp-size").filter(has=self.page.get_by_text(label, exact=True)).locator("input")
+
+    def type(self, label: str, text: str) -> None:
+        "Type into the box beside a slider"
+        self.box(label).fill(text)
+        self.box(label).press("Enter")
+
     def shown(self, label: str) -> int:
-        "What a slider stands at"
-        return int(self.control(label).locator(".widget-readout").text_content().replace(",", ""))
+        "The number that stands beside a slider"
+        return int(self.box(label).input_value())
+
+    def search(self, words: str) -> str:
+        "What stands in the page's address from the question mark on, as soon as it holds these words"
+        self.page.wait_for_function("words => location.search.includes(words)", arg=words)
+        return self.page.evaluate("location.search")
+
+    def shows(self) -> tuple:
+        "All that a reader can see of a view, after it is loaded"
+        self.page.wait_for_selector(".lmp-command code")
+        return self.command(), self.says(), self.page.inner_html(".lmp-cards") if self.page.locator(".lmp-cards").count() else ""
 
     def step(self, label: str, key: str) -> float:
         "Move a slider by a key; gives the milliseconds until the page shows all of it; 0 at the slider's end"
@@ -111,13 +137,31 @@ class Page:
         return download.value.suggested_filename, Path(download.value.path()).read_bytes()
 
 
+def pythons(server: int) -> list[int]:
+    "The processes of the pages that a server of a process id has open"
+    import psutil
+    found = []
+    for process in psutil.Process(server).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            found += [process.pid] if "ipykernel_launcher" in process.cmdline() else []
+    return found
+
+
+def until(holds, seconds: float):
+    "Ask again and again; gives the first answer that is true, or the last one when the time is over"
+    end = time.monotonic() + seconds
+    while not (answer := holds()) and time.monotonic() < end:
+        time.sleep(0.2)
+    return answer
+
+
 @contextlib.contextmanager
 def served(*arguments: str):
-    "`lm-predictor explore` running; gives its address"
+    "`lm-predictor explore` running; gives its address and process id"
     server = subprocess.Popen([sys.executable, "-c", RUN, "explore", *arguments, "--no-browser"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
     try:
         line = server.stdout.readline()
-        yield re.fullmatch(r"The explorer is at (http://127\.0\.0\.1:\d+/) until Ctrl-C\.\n", line)[1]
+        yield re.fullmatch(r"The explorer is at (http://127\.0\.0\.1:\d+/) until Ctrl-C\.\n", line)[1], server.pid
     finally:
         server.terminate()
         status = server.wait(20)
@@ -128,9 +172,9 @@ def served(*arguments: str):
 def opened(*arguments: str, width: int = 1400, height: int = 820):
     "The page of `lm-predictor explore ARGUMENTS` in a browser"
     from playwright.sync_api import sync_playwright
-    with served(*arguments) as address, sync_playwright() as driver:
+    with served(*arguments) as (address, server), sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium(), args=list(ARGUMENTS))
         try:
-            yield Page(browser.new_page(viewport={"width": width, "height": height}), address)
+            yield Page(browser.new_page(viewport={"width": width, "height": height}), address, server)
         finally:
             browser.close()

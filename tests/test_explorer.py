@@ -6,10 +6,11 @@ import shlex
 import socket
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
-from browser import ROOT, RUN, chromium, opened
+from browser import ROOT, RUN, Page, chromium, opened, pythons, until
 from lm_predictor import analyze
 from lm_predictor.app.cli.main import main, parser
 from lm_predictor.app.explorer.page import missing
@@ -40,6 +41,9 @@ def page():
     if lacks:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no browser test: {lacks}")
     with opened("llama-2-7b", "--hardware", "a100") as page:
+        for _ in range(2):  # visits that never connect, as those of a browser that is killed; test_visits looks after them
+            assert urllib.request.urlopen(page.address).status == 200
+        assert len(pythons(page.server)) == 3
         yield page
 
 
@@ -57,6 +61,43 @@ def test_dragging(page):
         assert len(set(seen)) > 3, seen  # they changed on the way
         assert page.command() != before and same(page)
     assert "--seq-len 1 " in page.command() and page.number("bound")[0] == "memory"
+
+
+def test_typing(page):
+    "A typed number counts exactly, though no stop of the slider is near; a bad one is refused, and the old one stays"
+    for label, text, words in (("batch", "3", "--batch-size 3 "), ("new tokens", "3000", "--seq-len 3000 "), ("cached tokens", "1000003", "--cache-len 1000003 ")):
+        page.type(label, text)
+        page.settled(words)
+        assert same(page) and page.shown(label) == int(text) and page.says().startswith("does not fit") == (label == "cached tokens")
+    for text, said in (("1,2,4", "takes a whole number in the digits 0 to 9, got '1,2,4'; one number at a time, write 1"), ("abc", "got 'abc'"), ("0", "must be an integer of at least 1, got 0"), ("", "got nothing")):
+        page.type("new tokens", text)
+        page.page.wait_for_function("said => document.querySelector('.lmp-says').textContent.includes(said)", arg=said)
+        assert page.shown("new tokens") == 3000 and "--seq-len 3000 " in page.command() and same(page)
+    page.type("new tokens", "1")
+    page.settled("--seq-len 1 ")
+    assert "got" not in page.says()
+
+
+def test_address(page):
+    "A page that is loaded again, or whose address is given to somebody else, is the same page"
+    for label, text in (("new tokens", "333"), ("cached tokens", "77")):
+        page.type(label, text)
+        page.settled(f" {text} ")
+    page.choose("weights", "8 bits", "--w-bits 8")
+    page.choose("execution", "fused", "--execution fused ")
+    search, before = page.search("execution=fused"), page.shows()
+    page.page.reload()
+    assert page.shows() == before and same(page) and page.search("w_bits=8") == search
+    other = Page(page.page.context.browser.new_page(), page.address + search, page.server)
+    assert other.shows() == before
+    other.page.goto(page.address + "?model=lama-2-7b&batch_size=1,2&seq_len=64&kv_bits=3")
+    assert other.shows()[0] == "lm-predictor analyze meta-llama/Llama-2-7b-hf --batch-size 1 --seq-len 64 --cache-len 0 --execution flash --hardware nvidia_a100_sxm_80gb"
+    for said in ("unknown model 'lama-2-7b'; near: llama-2-7b", "batch_size takes a whole number in the digits 0 to 9, got '1,2'", "kv_bits must be one of 4, 8, 16, 32, got 3"):
+        assert f"in the address: {said}" in other.says()
+    assert same(other) and not other.errors
+    other.page.close()
+    page.type("new tokens", "1")
+    page.choose("execution", "flash", "--seq-len 1 --cache-len 77 --execution flash ")
 
 
 def test_keys_and_lists(page):
@@ -86,15 +127,37 @@ def test_what_does_not_hold(page):
     page.settled("--cache-len 1048576 ")
     assert page.says() == "openai-community/gpt2 has 1024 learned positions; 1048576 cached and 1 new tokens do not fit"
     assert page.page.locator(".lmp-time, .lmp-spots circle").count() == 0 and page.page.get_by_role("button", name="CSV").is_disabled()
+    page.page.get_by_role("button", name="show 1 new tokens after 1,023 cached").click()
+    page.settled("--cache-len 1023 ")
+    assert page.says() == "" and same(page)
+    page.type("new tokens", "49152")
+    page.settled("--seq-len 49152 ")
+    assert page.says() == "openai-community/gpt2 has 1024 learned positions; 1023 cached and 49152 new tokens do not fit"
     page.choose("model", "deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-V3 ")
     assert "does not fit: weights and KV cache need " in page.says() and same(page)  # and still shown
     assert "Traceback" not in page.page.content() and not page.errors
 
 
+def test_visits(page):
+    "A page that is closed, loaded again or left by a killed browser ends its Python; so many at a time and no more"
+    assert until(lambda: len(pythons(page.server)) == 1, 50), pythons(page.server)  # those that nobody connected to are gone
+    old, second = pythons(page.server), page.page.context.browser.new_page()
+    second.goto(page.address)
+    second.wait_for_selector(".lmp-command code")
+    new = set(pythons(page.server)) - set(old)
+    second.reload()
+    second.wait_for_selector(".lmp-command code")
+    assert len(new) == 1 and until(lambda: not new & set(pythons(page.server)), 20)
+    second.close()
+    assert until(lambda: pythons(page.server) == old, 20) and same(page)  # the page that is open goes on
+    page.step("batch", "ArrowRight")
+    assert same(page)
+
+
 @notebook_extra
 @pytest.mark.parametrize("argv, said", [
     (["lama-2-7b"], "unknown model 'lama-2-7b'; near: llama-2-7b"), (["gpt2", "--hardware", "a1000"], "unknown hardware 'a1000'; near: "),
-    (["--port", "0"], "--port must be from 1 to 65535, got 0"), (["--port", "many"], "argument --port: must be a whole number, got 'many'"),
+    (["--port", "0"], "--port must be from 1 to 65535, got 0"), (["--port", "many"], "argument --port: takes a whole number in the digits 0 to 9, got 'many'"),
 ])
 def test_wrong_arguments(argv, said, capsys):
     assert main(["explore", "--no-browser", *argv]) == 1

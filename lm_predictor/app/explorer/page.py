@@ -23,7 +23,8 @@ from ...models.loading import load_config
 from ...timing.hardware import load_hardware
 
 # %% auto #0
-__all__ = ['NEEDED', 'PORT', 'POLICY', 'missing', 'is_free', 'PageError', 'choose_port', 'notebook', 'settings', 'serve']
+__all__ = ['NEEDED', 'PORT', 'SCRIPT', 'POLICY', 'missing', 'is_free', 'PageError', 'choose_port', 'notebook', 'settings',
+           'serve']
 
 # %% ../../../nbs/app/explorer/03_page.ipynb #807d7731
 NEEDED = ("voila", "ipywidgets", "matplotlib", "ipykernel")
@@ -73,12 +74,30 @@ def _any_port() -> int:
         return s.getsockname()[1]
 
 # %% ../../../nbs/app/explorer/03_page.ipynb #b2516265
+SCRIPT = """<script>
+(() => {
+  let due = 0;
+  const keep = () => {
+    const view = document.querySelector(".lmp-command code");
+    if (view && view.dataset.address != location.search) history.replaceState(null, "", view.dataset.address);
+  };
+  new MutationObserver(() => {clearTimeout(due); due = setTimeout(keep, 200)})
+    .observe(document.body, {childList: true, subtree: true});
+  addEventListener("pagehide", () => {
+    const {baseUrl, kernelId} = JSON.parse(document.getElementById("jupyter-config-data").textContent);
+    navigator.sendBeacon(`${baseUrl}voila/api/shutdown/${kernelId}`);
+  });
+})();
+</script>"""
+
+# %% ../../../nbs/app/explorer/03_page.ipynb #d1b24cbf
 def notebook(model: str, hardware: str, directory: str) -> dict:
     "The JSON of a notebook that shows the explorer; relative paths are those of the directory"
-    arguments = ", ".join(f"{name}={value!r}" for name, value in (("model", model), ("hardware", hardware)) if value)
+    usual = ", ".join(f"{name}={value!r}" for name, value in (("model", model), ("hardware", hardware)) if value)
     source = (
-        f"import gc, os\nos.chdir({directory!r})\nfrom lm_predictor.app.explorer.widget import explore\npage = "
-        f"explore({arguments})\ngc.freeze()\npage"
+        f"import gc, os\nos.chdir({directory!r})\nfrom IPython.display import HTML, display\n"
+        f"from lm_predictor.app.explorer.page import SCRIPT\nfrom lm_predictor.app.explorer.widget import explore_at\n"
+        f"display(HTML(SCRIPT))\npage = explore_at(os.environ['QUERY_STRING'], {usual})\ngc.freeze()\npage"
     )
     cell = {
         "cell_type": "code", "id": "explorer", "execution_count": None, "metadata": {}, "outputs": [], "source": source
@@ -101,9 +120,11 @@ def settings(port: int) -> dict:
     return {
         "Voila": {
             "ip": "127.0.0.1", "port": port, "port_retries": 0, "open_browser": False, "log_level": "ERROR",
-            "tornado_settings": {"headers": {"Content-Security-Policy": POLICY}}
+            "tornado_settings": {"headers": {"Content-Security-Policy": POLICY}, "disable_check_xsrf": True}
         },
+        "MappingKernelManager": {"cull_idle_timeout": 30, "cull_interval": 5},  # seconds
         "VoilaConfiguration": {
+            "multi_kernel_manager_class": "lm_predictor.app.explorer.visits.Visits",
             "extension_allowlist": [
                 "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager7",
                 "@voila-dashboards/widgets-manager8"

@@ -5,14 +5,17 @@
 # %% ../../../nbs/app/explorer/00_view.ipynb #2a49d688
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+from urllib.parse import parse_qsl, urlencode
 
 from ..plots.names import subject
 from ..plots.style import BLUE, ORANGE
-from ..units import digits, seconds, unit
+from ..units import decimal_number, digits, seconds, unit, whole_number
+from ...cost.execution import EXECUTIONS
 from ...cost.workload import Workload
 from ...formula.caches import cached
 from ...models.validation import ModelError
@@ -21,8 +24,8 @@ from ...timing.hardware import load_hardware
 from ...timing.prediction import ModelCost, Run
 
 # %% auto #0
-__all__ = ['MOST_OPERATORS', 'View', 'command', 'evaluate', 'steps', 'tokens_per_s', 'bound', 'headline', 'does_not_fit',
-           'memory']
+__all__ = ['MOST_OPERATORS', 'View', 'command', 'typed', 'address', 'at_address', 'evaluate', 'within', 'steps', 'tokens_per_s',
+           'bound', 'headline', 'does_not_fit', 'memory']
 
 # %% ../../../nbs/app/explorer/00_view.ipynb #61bc3a95
 @dataclass(frozen=True)
@@ -34,17 +37,60 @@ class View:
     workload: Workload = Workload()
 
 # %% ../../../nbs/app/explorer/00_view.ipynb #e4933df0
+def _fields(view: View) -> dict:
+    "A view by the names of its fields: always the sizes, the rest of the workload where it is not the usual"
+    w, usual = view.workload, Workload()
+    sizes = {name: getattr(w, name) for name in ("batch_size", "seq_len", "cache_len")}
+    rest = {name: getattr(w, name) for name in ("logits", "w_bits", "a_bits", "kv_bits", "active_experts")
+            if getattr(w, name) != getattr(usual, name)}
+    return {"model": view.model, **sizes, "execution": view.execution, "hardware": view.hardware, **rest}
+
+
 def command(view: View) -> str:
     "The one line that reproduces a view"
-    w, usual = view.workload, Workload()
-    words = [
-        "lm-predictor", "analyze", view.model, "--batch-size", w.batch_size, "--seq-len", w.seq_len, "--cache-len",
-        w.cache_len, "--execution", view.execution, "--hardware", view.hardware
-    ]
-    for name in ("logits", "w_bits", "a_bits", "kv_bits", "active_experts"):
-        if getattr(w, name) != getattr(usual, name):
-            words += [f"--{name.replace('_', '-')}", getattr(w, name)]
-    return shlex.join(map(str, words))
+    model, *given = _fields(view).items()
+    options = (word for name, value in given for word in (f"--{name.replace('_', '-')}", value))
+    return shlex.join(map(str, ("lm-predictor", "analyze", model[1], *options)))
+
+# %% ../../../nbs/app/explorer/00_view.ipynb #ab492b43
+def typed(name: str, text: str) -> int | float | str:
+    "The value of a field of a workload that somebody has typed; raises ModelError"
+    try:
+        value = text if name == "logits" else decimal_number(text) if name == "active_experts" else whole_number(text)
+    except ValueError as e:
+        raise ModelError(f"{name} {e}") from None
+    Workload(**{name: value})
+    return value
+
+# %% ../../../nbs/app/explorer/00_view.ipynb #36872b0c
+def address(view: View) -> str:
+    "What stands after the question mark in the address of the page of a view"
+    return urlencode(_fields(view), safe="/")
+
+# %% ../../../nbs/app/explorer/00_view.ipynb #40d1691f
+_FIELDS = ("model", "hardware", "execution", *(f.name for f in dataclasses.fields(Workload)))
+
+
+def _field(name: str, text: str) -> int | float | str:
+    "The value of one field of an address; raises ModelError"
+    if name not in _FIELDS:
+        raise ModelError(f"a view has no {name}; it has {', '.join(_FIELDS)}")
+    if name == "execution" and text not in EXECUTIONS:
+        raise ModelError(f"execution must be one of {', '.join(EXECUTIONS)}, got {text!r}")
+    return text if name in ("model", "hardware", "execution") else typed(name, text)
+
+
+def at_address(
+    query: str,  # what stands after the question mark
+) -> tuple[dict, list[str]]:
+    "The fields that an address gives, by name, and a sentence about each that cannot be"
+    given, wrong = {}, []
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        try:
+            given[name] = _field(name[:40], text)
+        except ModelError as e:
+            wrong.append(f"in the address: {e}")
+    return given, wrong
 
 # %% ../../../nbs/app/explorer/00_view.ipynb #46b74fab
 MOST_OPERATORS = 1000  # that are followed under a slider
@@ -66,12 +112,20 @@ def evaluate(view: View, most: int = MOST_OPERATORS) -> Run:
         )
     return cost.at(view.workload, view.execution).on(device)
 
+# %% ../../../nbs/app/explorer/00_view.ipynb #ffc9a18b
+def within(view: View) -> Workload | None:
+    "The workload nearest to a view's that has no more tokens than the model has positions; None where it is the view's"
+    most, w = _cost(view.model).values.get("max_position_embeddings"), view.workload
+    if not most or w.seq_len + w.cache_len <= most:
+        return None
+    new = min(w.seq_len, most)
+    return replace(w, seq_len=new, cache_len=min(w.cache_len, most - new))
+
 # %% ../../../nbs/app/explorer/00_view.ipynb #2f4d9280
-def steps(most: int, least: int = 1, also: int | None = None) -> list[int]:
-    "What a slider stands at: whole numbers to 8, then four to each doubling, with `least` (0 or 1), `most` and `also`"
-    found = {least, *range(1, 9), most, *([] if also is None else [also])}
-    found |= {2**k * quarter for k in range(1, most.bit_length()) for quarter in (5, 6, 7, 8)}
-    return sorted(n for n in found if n <= most or n == also)
+def steps(most: int, least: int = 1) -> list[int]:
+    "What a slider stands at: whole numbers to 8, then four to each doubling, with `least` (0 or 1) and `most`"
+    quarters = {2**k * quarter for k in range(1, most.bit_length()) for quarter in (5, 6, 7, 8)}
+    return sorted(n for n in {least, *range(1, 9), *quarters, most} if n <= most)
 
 # %% ../../../nbs/app/explorer/00_view.ipynb #5fed1a7c
 def tokens_per_s(run: Run) -> float:

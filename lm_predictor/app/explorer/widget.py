@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+from collections.abc import Iterable
 from dataclasses import replace
 from html import escape
 
@@ -19,14 +21,17 @@ from ...timing.hardware import hardware_names, load_hardware
 from ...timing.prediction import Run
 
 # %% auto #0
-__all__ = ['COLUMNS', 'LOOK', 'SIZES', 'WIDTHS', 'WIDE', 'NARROW', 'LABEL', 'rows', 'markdown', 'png', 'Explorer', 'explore']
+__all__ = ['COLUMNS', 'LOOK', 'SIZES', 'WIDTHS', 'WIDE', 'NARROW', 'LABEL', 'rows', 'markdown', 'png', 'Size', 'Explorer',
+           'explore', 'explore_at']
 
 # %% ../../../nbs/app/explorer/02_widget.ipynb #4a56552e
 try:
-    from ipywidgets import HTML, Box, Button, Dropdown, SelectionSlider, ToggleButtons, VBox
+    from ipywidgets import HTML, Box, Button, Dropdown, HBox, SelectionSlider, Text, ToggleButtons, VBox
+    from traitlets import Int, Unicode
     from lm_predictor.app.explorer.drawing import Frame, about, breakdown, frame, spots
     from lm_predictor.app.explorer.view import (
-        MOST_OPERATORS, View, _cost, bound, command, does_not_fit, evaluate, headline, memory, steps, tokens_per_s)
+        MOST_OPERATORS, View, _cost, address, at_address, bound, command, does_not_fit, evaluate, headline, memory,
+        steps, tokens_per_s, typed, within)
     from lm_predictor.app.plots.breakdown import plot_breakdown
     from lm_predictor.app.plots.roofline import plot_roofline
     from lm_predictor.app.plots.style import BLUE, Drawing, INK, ORANGE, styled
@@ -125,6 +130,7 @@ _PAGE_LOOK = """.lmp {font-size: 13px; color: var(--jp-ui-font-color1, #222); ma
   color: var(--jp-ui-font-color2, #555)}
 .lmp-roofline {position: relative}
 .lmp-roofline img {width: 100%; display: block}
+.lmp-size .widget-text input {text-align: right; font-variant-numeric: tabular-nums}
 .lmp-over {position: absolute !important; inset: 0; margin: 0 !important; width: 100% !important}
 .lmp-spots {width: 100%; display: block}
 .lmp-spots text {font: 12px sans-serif; fill: #222; fill-opacity: 1; text-anchor: middle; stroke: white;
@@ -153,8 +159,7 @@ _PARTS_LOOK = """.lmp-bars, .lmp-table {border-collapse: collapse; width: 100%}
 .lmp-table td:nth-child(-n+2) {white-space: normal !important}
 .lmp-table td, .lmp-table th {padding: 1px 6px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap}
 .lmp-table td:nth-child(n+4):nth-child(-n+10) {text-align: right}
-.lmp select, .lmp .widget-readout {font-size: 13px}
-.lmp .widget-readout {min-width: 76px}
+.lmp select, .lmp input {font-size: 13px}
 """
 LOOK = f"<style>\n{_PAGE_LOOK}{_PARTS_LOOK}</style>"
 
@@ -168,16 +173,6 @@ WIDE, NARROW = {"width": "auto", "flex": "1 1 300px"}, {"width": "auto", "flex":
 LABEL = {"description_width": "102px"}
 
 
-def _sliders(w: Workload) -> dict:
-    "A slider for each size of a workload"
-    found = {}
-    for name, text, least, most in SIZES:
-        value = getattr(w, name)
-        options = [(f"{n:,}", n) for n in steps(most, least, value)]
-        found[name] = SelectionSlider(options=options, value=value, description=text, layout=WIDE, style=LABEL)
-    return found
-
-
 def _widths(w: Workload) -> dict:
     "A choice of bits for weights, activations and cache"
     found = {}
@@ -185,6 +180,45 @@ def _widths(w: Workload) -> dict:
         options, value = [(f"{b} bits", b) for b in BITS], getattr(w, name)
         found[name] = Dropdown(options=options, value=value, description=text, layout=NARROW, style=LABEL)
     return found
+
+# %% ../../../nbs/app/explorer/02_widget.ipynb #9ebe594d
+class Size(HBox):
+    "A slider over the usual values of a size, and a box where any may be typed; `wrong` says why one was refused"
+    value, wrong = Int(), Unicode()
+
+    def __init__(self, name: str, text: str, least: int, most: int, value: int):
+        self.name, self.stops = name, steps(most, least)
+        self.slider = SelectionSlider(
+            options=[(f"{n:,}", n) for n in self.stops], value=self._stop(value), description=text, readout=False,
+            layout={"width": "auto", "flex": "1 1 auto"}, style=LABEL
+        )
+        self.box = Text(str(value), continuous_update=False, tooltip=f"{text}: any number", layout={"width": "86px"})
+        super().__init__((self.slider, self.box), layout=WIDE)
+        self.add_class("lmp-size")
+        self.value = value
+        self.slider.observe(self._slid, "value")
+        self.box.observe(self._typed, "value")
+        self.observe(self._moved, "value")
+
+    def _stop(self, value: int) -> int:
+        "The nearest of the slider's stops"
+        return min(self.stops, key=lambda stop: abs(stop - value))
+
+    def _slid(self, change) -> None:
+        if change.new != self._stop(self.value):  # else it follows what was typed
+            self.wrong, self.value = "", change.new
+
+    def _typed(self, change) -> None:
+        try:
+            value = typed(self.name, change.new)
+        except ModelError as e:
+            self.box.value = str(self.value)
+            self.wrong = str(e)
+        else:
+            self.wrong, self.value, self.box.value = "", value, str(value)
+
+    def _moved(self, change) -> None:
+        self.slider.value, self.box.value = self._stop(change.new), str(change.new)
 
 # %% ../../../nbs/app/explorer/02_widget.ipynb #88d25c35
 def _controls(view: View) -> dict:
@@ -202,7 +236,7 @@ def _controls(view: View) -> dict:
             options=["eager", "fused", "flash"], value=view.execution, layout={"width": "auto", "flex": "0 1 auto"},
             style={"button_width": "64px"}
         ),
-        **_sliders(view.workload), **_widths(view.workload),
+        **{name: Size(name, *rest, getattr(view.workload, name)) for name, *rest in SIZES}, **_widths(view.workload),
     }
 
 # %% ../../../nbs/app/explorer/02_widget.ipynb #942b04d2
@@ -238,20 +272,25 @@ def _export(run: Run, what: str) -> str:
 
 # %% ../../../nbs/app/explorer/02_widget.ipynb #aacb5051
 class Explorer(VBox):
-    "Controls, numbers, pictures and exports of one view; `run` holds its numbers, None where there are none"
+    """Controls, numbers, pictures and exports of one view; `run` holds its numbers, None where there are none.
 
-    def __init__(self, view: View, most: int = MOST_OPERATORS):
-        self.most, self.base, self.run = most, view.workload, None
+    What is `wrong` with the address that was asked for is said until a control is changed.
+    """
+
+    def __init__(self, view: View, most: int = MOST_OPERATORS, wrong: Iterable[str] = ()):
+        self.most, self.base, self.run, self.wrong, self.offered = most, view.workload, None, list(wrong), None
         self.controls = _controls(view)
         self.shown = {
             name: HTML()
             for name in ("numbers", "says", "about", "frame", "spots", "breakdown", "memory", "command", "export")
         }
         self.buttons = {name: Button(description=name, layout={"width": "90px"}) for name in ("Table", "CSV", "PNG")}
+        self.nearest = Button(layout={"width": "auto", "display": "none"})
+        self.nearest.on_click(self._take)
         super().__init__(self._arranged())
         self.add_class("lmp")
         for control in self.controls.values():
-            control.observe(self._changed, "value")
+            control.observe(self._changed, ["value", "wrong"])
         for name, button in self.buttons.items():
             button.on_click(lambda _, name=name: self.export(name))
         self._changed()
@@ -269,7 +308,7 @@ class Explorer(VBox):
         beside = VBox((s["breakdown"], s["memory"]), layout={"flex": "1 1 420px", "padding": "0 0 0 12px"})
         return [
             _row(c["model"], c["hardware"], c["execution"]), _row(*(c[name] for name, *_ in SIZES)),
-            _row(*(c[name] for name, _ in WIDTHS)), s["numbers"], s["says"],
+            _row(*(c[name] for name, _ in WIDTHS)), s["numbers"], s["says"], _row(self.nearest),
             _row(plane, beside, align_items="flex-start"), s["command"], _row(*self.buttons.values()), s["export"],
             HTML(LOOK)
         ]
@@ -280,31 +319,55 @@ class Explorer(VBox):
         c = {name: control.value for name, control in self.controls.items()}
         return View(c.pop("model"), c.pop("hardware"), c.pop("execution"), replace(self.base, **c))
 
-    def _changed(self, _=None) -> None:
+    def _changed(self, change=None) -> None:
         "Show what the controls are set to; what does not hold is said in a sentence"
+        if change is not None:
+            self.wrong = [c.wrong for c in self.controls.values() if getattr(c, "wrong", "")]
         view = self.view
-        show = lambda **shown: [setattr(self.shown[name], "value", value) for name, value in shown.items()]
+        shown = dict.fromkeys(("numbers", "spots", "breakdown", "memory", "frame", "about"), "")
         try:
             self.run = run = evaluate(view, self.most)
             at = frame(run)
-            show(
-                numbers=headline(run), says=_notes(run), spots=spots(run, at), breakdown=breakdown(run),
-                memory=memory(run), frame=_image(at), about=about(run)
+            shown |= dict(
+                numbers=headline(run), spots=spots(run, at), breakdown=breakdown(run), memory=memory(run),
+                frame=_image(at), about=about(run)
             )
+            says = _wrong(self.wrong) + _notes(run)
         except (ValueError, LookupError, OSError) as e:  # every error of this package is one of these
-            self.run = None
-            show(
-                numbers="", says=f'<p class="lmp-wrong" role="alert">{escape(" ".join(str(e).split()))}</p>', spots="",
-                breakdown="", memory="", frame="", about=""
-            )
+            self.run, says = None, _wrong([*self.wrong, str(e)])
+        self._offer(view)
         for button in self.buttons.values():
             button.disabled = self.run is None
-        show(export="", command=f"<code>{escape(command(view))}</code>")  # last: where it is shown, all the rest is
+        line = f'<code data-address="?{escape(address(view))}">{escape(command(view))}</code>'
+        shown |= dict(says=says, export="", command=line)  # the command last: where it is shown, all the rest is
+        for name, value in shown.items():
+            self.shown[name].value = value
+
+    def _offer(self, view: View) -> None:
+        "Where a model refuses the workload, a button with the nearest one that it takes"
+        self.offered = None
+        if self.run is None:
+            with contextlib.suppress(ValueError, LookupError, OSError):
+                if nearest := within(view):
+                    evaluate(replace(view, workload=nearest), self.most)
+                    self.offered = nearest
+                    self.nearest.description = f"show {nearest.seq_len:,} new tokens after {nearest.cache_len:,} cached"
+        self.nearest.layout.display = "none" if self.offered is None else ""
+
+    def _take(self, _) -> None:
+        "Set the sizes to those that are offered"
+        if nearest := self.offered:
+            for name, *_ in SIZES:
+                self.controls[name].value = getattr(nearest, name)
 
     def export(self, what: str) -> str:
         "Show the view as a `Table`, `CSV` or `PNG` until the next change, with a link to save it; gives the HTML shown"
         self.shown["export"].value = _export(self.run, what) if self.run else ""
         return self.shown["export"].value
+
+
+def _wrong(sentences: list[str]) -> str:
+    return "".join(f'<p class="lmp-wrong" role="alert">{escape(" ".join(s.split()))}</p>' for s in sentences)
 
 
 def _row(*children, **layout) -> Box:
@@ -316,22 +379,49 @@ def _image(at: Frame) -> str:
     return f'<img src="data:image/png;base64,{base64.b64encode(at.png).decode()}" alt="roofline of the device">'
 
 # %% ../../../nbs/app/explorer/02_widget.ipynb #334e2c10
+def _model_named(model: str) -> str:
+    "The preset or model of a name; raises ModelError"
+    name = next((n for n, p in presets().items() if model.lower() in (n.lower(), *p["aliases"])), None)
+    if name is None:
+        load_config(model)
+    return name or model
+
+
+def _device_named(hardware: str) -> str:
+    "The device of a name or alias, or the path of its file; raises HardwareError"
+    found = load_hardware(hardware)
+    return hardware if str(hardware).lower().endswith(".json") else found.name
+
+
 def explore(
     # preset, Hugging Face id or path of a config.json, of a kind that has a stored record
     model: str = View.model,
     hardware: str = View.hardware,  # device name, alias, or path of a device file
     execution: str = "flash",
     most: int = MOST_OPERATORS,     # operators that are followed under a slider
+    wrong: Iterable[str] = (),      # sentences that are shown until something is changed
     **sizes,                        # fields of a Workload, where the sliders stand at first
 ) -> Explorer:
     "The explorer as a widget; raises ModelError or HardwareError for a model or device that does not exist"
-    name = next((n for n, p in presets().items() if model.lower() in (n.lower(), *p["aliases"])), model)
-    device = hardware if str(hardware).lower().endswith(".json") else load_hardware(hardware).name
-    load_hardware(device)
-    try:
+    name, device, positions = _model_named(model), _device_named(hardware), 2048
+    with contextlib.suppress(ModelError):  # a model without a record is said in the widget
         positions = _cost(name).values.get("max_position_embeddings", 2048)
-    except ModelError:
-        load_config(name)  # raises for a model that does not exist; one without a record is said in the widget
-        positions = 2048
     usual = {"seq_len": 1 if sizes.get("cache_len") else min(2048, positions)}
-    return Explorer(View(name, device, execution, replace(Workload(), **{**usual, **sizes})), most)
+    return Explorer(View(name, device, execution, replace(Workload(), **{**usual, **sizes})), most, wrong)
+
+# %% ../../../nbs/app/explorer/02_widget.ipynb #01f00bb9
+def explore_at(
+    query: str = "",                # what stands after the question mark of an address
+    model: str = View.model,        # where the address names none that exists
+    hardware: str = View.hardware,  # likewise
+) -> Explorer:
+    "The explorer at an address; raises as `explore` does, for the model and device that are given beside the address"
+    given, wrong = at_address(query)
+    for name, named in (("model", _model_named), ("hardware", _device_named)):
+        try:
+            if name in given:
+                named(given[name])
+        except (ValueError, LookupError, OSError) as e:
+            wrong.append(f"in the address: {e}")
+            del given[name]
+    return explore(**{"model": model, "hardware": hardware, **given}, wrong=wrong)
