@@ -70,8 +70,10 @@ def measured(model, batch: int, new: int, cached: int) -> list[Row]:
     known, counter = inspect.signature(model.forward).parameters, ByteCounter()
     ids = torch.randint(3, 100, (batch, cached + new), generator=torch.Generator().manual_seed(1))
     last = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
-    name = next(n for n in ("past_key_values", "cache_params", "state") if n in known)
-    cache = {} if name == "state" else {name: DynamicCache(config=model.config)}
+    name = next((n for n in ("past_key_values", "cache_params", "state") if n in known), None)
+    cache = {name: DynamicCache(config=model.config)} if name not in ("state", None) else {}
+    if name is None:  # it keeps none, and reads all tokens again
+        cached = 0
     with torch.no_grad():
         model(input_ids=ids[:, :2], use_cache=True)  # some models change in their first forward
         if cached:

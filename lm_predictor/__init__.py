@@ -11,3 +11,7 @@ def __getattr__(name):
         raise AttributeError(f"module 'lm_predictor' has no attribute {name!r}; it has {', '.join(__all__)}")
     from importlib import import_module
     return getattr(import_module(f"lm_predictor.{_HOMES[name]}"), name)
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -100,6 +100,18 @@ def test_every_byte_is_equal_or_explained(name):
         assert outcome.equal + sum(outcome.explained.values()) == outcome.operators
 
 
+@pytest.mark.parametrize("preset, sizes", [
+    ("EleutherAI/gpt-neo-125m", dict(hidden_size=96, num_heads=6, vocab_size=101, max_position_embeddings=32)),
+    ("openai-community/openai-gpt", dict(n_embd=96, n_head=6, vocab_size=101, n_positions=32))])
+def test_at_the_full_context(preset, sizes):
+    "Where the tokens fill all 32 positions, the mask is not cut, and the same operators move the same bytes"
+    config = third_road.config_of(third_road.Family(preset, sizes))
+    cost, model = analyze(config, trace=False), third_road.model_of(config)
+    for at in ((3, 32, 0), (3, 16, 16), (3, 1, 31), (1, 1, 31)):
+        outcome = third_road.compared(third_road.figures(cost, *at), third_road.run_of(model, *at), third_road.layers_of(model)[1])
+        assert not outcome.unexplained and outcome.equal > 250, (at, outcome.unexplained[:3])
+
+
 def test_layers_of_two_kinds():
     (outcome,) = third_road.outcomes(LAYERED, ["decode"]).values()
     assert not outcome.unexplained and outcome.operators > 2000

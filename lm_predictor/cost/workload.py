@@ -13,17 +13,18 @@ from ..models.validation import ModelError
 from ..records.cases import Case
 
 # %% auto #0
-__all__ = ['BITS', 'Workload', 'active_experts', 'whole']
+__all__ = ['BITS', 'PROMPT', 'Workload', 'active_experts', 'whole']
 
 # %% ../../nbs/cost/03_workload.ipynb #4c55d27f
 BITS = (4, 8, 16, 32)
+PROMPT = 2048  # new tokens of a prefill that nobody gave a length
 
 
 @dataclass(frozen=True)
 class Workload:
     "How the model is used"
     batch_size: int = 1
-    seq_len: int = 2048  # new tokens per sequence
+    seq_len: int | None = None  # new tokens per sequence; when not given, 1 after a cache, else PROMPT
     cache_len: int = 0  # tokens already in the cache
     logits: str = "last"  # or "all"
     w_bits: int = 16
@@ -33,6 +34,8 @@ class Workload:
     active_experts: float | None = None
 
     def __post_init__(self):
+        if self.seq_len is None:
+            object.__setattr__(self, "seq_len", 1 if self.cache_len else PROMPT)
         for name, least in (("batch_size", 1), ("seq_len", 1), ("cache_len", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -53,6 +56,17 @@ class Workload:
     def phase(self) -> str:
         "prefill, decode or extend"
         return "prefill" if self.cache_len == 0 else "decode" if self.seq_len == 1 else "extend"
+
+    def __str__(self) -> str:
+        tokens = f"{self.seq_len} new token{'s' * (self.seq_len > 1)}, {self.cache_len} cached"
+        return f"{self.phase}: batch {self.batch_size}, {tokens}"
+
+    @property
+    def widths(self) -> str:
+        "How many bits a number has, in a few words"
+        if self.w_bits == self.a_bits == self.kv_bits:
+            return f"{self.w_bits}-bit"
+        return f"weights {self.w_bits}, activations {self.a_bits}, KV {self.kv_bits} bit"
 
     @property
     def case(self) -> Case:

@@ -136,6 +136,11 @@ def moved(conditions, sizes: dict, down: bool = False) -> dict:
             sizes[name] += -over if down else -over % c.left.args[1].evaluate({})
     return sizes
 
+# %% ../../nbs/records/03_model.ipynb #e2f7ccf9
+def _full_context(c: Condition) -> bool:
+    "Whether a condition only says that a workload's tokens do not fill all positions of a model"
+    return c.relation == "!=" and str(c.left) == "max_position_embeddings" and c.right.names <= {"cache_len", "seq_len"}
+
 # %% ../../nbs/records/03_model.ipynb #c56ce780
 @dataclass(frozen=True)
 class ModelRecord:
@@ -179,8 +184,9 @@ class ModelRecord:
         return [parse_condition(a) for a in self.assumptions]
 
     def conditions_of(self, case: str) -> list[Condition]:
-        "All assumptions of a case: the shared ones and its own"
-        return [*self.conditions, *map(parse_condition, self.case_assumptions.get(case, ()))]
+        "All assumptions of a case: the shared ones and its own, without those that part nothing"
+        found = [*self.conditions, *map(parse_condition, self.case_assumptions.get(case, ()))]
+        return [c for c in found if not _full_context(c)]
 
     def case(self, base: Case, values: dict) -> str:
         "The name of the case that sizes run, in the region that allows them; FormulaError names what does not hold"

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from ..cost.execution import EXECUTIONS, attentions, device_kernels
 from ..cost.operators import CONVENTION
-from ..cost.workload import Workload, active_experts, whole
+from ..cost.workload import PROMPT, Workload, active_experts, whole
 from ..formula.tree import FormulaError
 from ..models.validation import ModelError
 from ..records.model import ModelRecord
@@ -21,7 +21,7 @@ from .hardware import Hardware, compute_dtype, load_hardware
 from .roofline import kernel_time
 
 # %% auto #0
-__all__ = ['KernelRow', 'Totals', 'Run', 'ModelCost']
+__all__ = ['KernelRow', 'Totals', 'LayerRow', 'Run', 'ModelCost']
 
 # %% ../../nbs/timing/02_prediction.ipynb #63cea493
 @dataclass(frozen=True)
@@ -54,8 +54,71 @@ class Totals:
     kv_cache_bytes: int
     time_s: float | None = None
 
-# %% ../../nbs/timing/02_prediction.ipynb #abd59f6d
+
 @dataclass(frozen=True)
+class LayerRow:
+    "One module of the tree: the sums over all executions of the kernels inside it"
+    path: str  # "" for the model itself
+    class_name: str
+    depth: int  # modules around it
+    flops: int
+    matmul_flops: int
+    read_bytes: int
+    write_bytes: int
+    time_s: float | None
+    share: float  # of the model's time, or of its bytes moved
+
+# %% ../../nbs/timing/02_prediction.ipynb #f2cf127d
+def _layer_rows(run: Run) -> list[LayerRow]:
+    "A row per module in the order of their first calls"
+    rows, above = [], []
+    first = {path: name for path, name in reversed(run.modules)}  # a path may be of several classes
+    for path in dict(run.modules):
+        while above and not (above[-1] == "" or path.startswith(f"{above[-1]}.")):
+            above.pop()
+        inside = [k for k in run.kernels if path == "" or k.path == path or k.path.startswith(f"{path}.")]
+        total = lambda name: sum(getattr(k, name) * k.count for k in inside)
+        figures = map(total, ("flops", "matmul_flops", "read_bytes", "write_bytes"))
+        time = math.fsum(k.time_s * k.count for k in inside) if run.hardware else None
+        rows.append(LayerRow(path, first[path], len(above), *figures, time, sum(map(run.share, inside))))
+        above.append(path)
+    return rows
+
+
+def _sorted_tree(rows: list[LayerRow]) -> list[LayerRow]:
+    "Rows of a tree, each followed by what is inside it, and of the same depth the largest share first"
+    starts = [i for i, row in enumerate(rows) if row.depth == rows[0].depth] if rows else []
+    parts = [rows[i:j] for i, j in zip(starts, [*starts[1:], len(rows)])]
+    parts.sort(key=lambda part: -part[0].share)
+    return [row for part in parts for row in (part[0], *_sorted_tree(part[1:]))]
+
+# %% ../../nbs/timing/02_prediction.ipynb #136924e7
+def _as_markdown(run: Run) -> str:
+    "What a run is about, its sums, and its kernels in the order of execution"
+    t, w, device = run.totals, run.workload, run.hardware
+    about = [f"**{run.model}**", str(w), w.widths, run.execution, f"logits {w.logits}"]
+    about += [device.title] if device else []
+    memory = f"weights {t.weight_bytes:,} B, KV cache afterwards {t.kv_cache_bytes:,} B"
+    if device:
+        memory += f", {'of' if run.fits else 'more than the'} {device.memory_bytes:,} B of memory"
+    sums = [f"FLOPs {t.flops:,} ({t.matmul_flops:,} in matrix products)", f"read {t.read_bytes:,} B",
+            f"written {t.write_bytes:,} B", memory]
+    if device:
+        sums.append(f"time at least {t.time_s:.4g} s ({run.tokens_per_s:.4g} tokens/s)")
+    said = [f"not counted: {o} ({at})" for o, at in run.uncounted] + [f"note: {n}" for n in run.notes]
+    timed, header = ("time (s) | bound | ", "--:|---|") if device else ("", "")
+    times = lambda k: f"{k.time_s:.3g} | {k.bound} | " if device else ""
+    rows = "\n".join(
+        f"| `{k.path}` | {k.operation} | {k.count} | {k.flops:,} | {k.read_bytes:,} | {k.write_bytes:,} | "
+        f"{times(k)}{run.share(k):.1%} |" for k in run.kernels
+    )
+    return "\n\n".join([", ".join(about), *said, "; ".join(sums)]) + (
+        f"\n\n| module | kernel | count | FLOPs | read (bytes) | written (bytes) | {timed}share |\n"
+        f"|---|---|--:|--:|--:|--:|{header}--:|\n{rows}"
+    )
+
+# %% ../../nbs/timing/02_prediction.ipynb #abd59f6d
+@dataclass(frozen=True, repr=False)
 class Run:
     "A model at one workload: its kernels and totals as numbers"
     model: str
@@ -90,34 +153,68 @@ class Run:
             raise ModelError("no time without a device; call .on(\"nvidia_a100_sxm_80gb\") first")
         return self.totals.time_s
 
-    def to_json(self) -> dict:
-        "The run as the CLI prints it with --format json"
-        w = self.workload
+    @property
+    def tokens_per_s(self) -> float:
+        "New tokens of all sequences per second; only after `.on(hardware)`"
+        return self.workload.batch_size * self.workload.seq_len / self.time_s
+
+    @property
+    def memory_bytes(self) -> int:
+        "What is held in memory: the weights, and the cache afterwards"
+        return self.totals.weight_bytes + self.totals.kv_cache_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        "Whether the device holds weights and cache; None without a device"
+        return None if self.hardware is None else self.memory_bytes <= self.hardware.memory_bytes
+
+    def share(self, kernel: KernelRow) -> float:
+        "Part of the run's time, or of its bytes moved where there is no device, that all executions of a kernel take"
+        whole_run = self.totals.time_s if self.hardware else self.totals.read_bytes + self.totals.write_bytes
+        return self._weight(kernel) / (whole_run or 1)
+
+    def _weight(self, k: KernelRow):
+        return k.count * (k.time_s if self.hardware else k.read_bytes + k.write_bytes)
+
+    def sorted(self, by: str = "cost") -> tuple[KernelRow, ...]:
+        "The kernels with the largest share first, or with `order` as they are executed"
+        return tuple(sorted(self.kernels, key=lambda k: -self._weight(k))) if by == "cost" else self.kernels
+
+    def layers(self, by: str = "order") -> tuple[LayerRow, ...]:
+        "The module tree with sums; modules inside the same one as they are executed, or with `cost` the largest first"
+        return tuple(_sorted_tree(_layer_rows(self))) if by == "cost" else tuple(_layer_rows(self))
+
+    def to_json(self, layers: bool = False, sort: str = "order") -> dict:
+        "The run as the CLI prints it with --format json; with `layers`, the module tree instead of the kernels"
+        w, device, t = self.workload, self.hardware, self.totals
+        rows = {"layers": [asdict(row) for row in self.layers(sort)]} if layers else {
+            "kernels": [{**asdict(k), "share": self.share(k)} for k in self.sorted(sort)]}
         return {
             "model": self.model, "class_name": self.class_name, "workload": {**asdict(w), "phase": w.phase},
-            "execution": self.execution, "hardware": self.hardware.name if self.hardware else None,
-            "parameters": self.parameters, "conventions": CONVENTION, "totals": asdict(self.totals),
-            "kernels": [asdict(k) for k in self.kernels],
-            "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)
+            "execution": self.execution, "hardware": device.name if device else None, "parameters": self.parameters,
+            "conventions": CONVENTION, "totals": asdict(t), "tokens_per_s": self.tokens_per_s if device else None,
+            "memory": {
+                "weight_bytes": t.weight_bytes, "kv_cache_bytes": t.kv_cache_bytes, "needed_bytes": self.memory_bytes,
+                "device_bytes": device.memory_bytes if device else None, "fits": self.fits
+            },
+            **rows, "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)
         }
 
-    def to_csv(self) -> str:
-        "The kernels as the CLI prints them with --format csv"
-        held, rows = io.StringIO(), [asdict(k) for k in self.kernels]
+    def to_csv(self, layers: bool = False, sort: str = "order") -> str:
+        "The rows of `to_json` as CSV"
+        held, rows = io.StringIO(), self.to_json(layers, sort)["layers" if layers else "kernels"]
         writer = csv.DictWriter(held, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         return held.getvalue()
 
+    def __repr__(self) -> str:
+        totals = f"{self.totals.flops:,} FLOPs, {self.totals.read_bytes + self.totals.write_bytes:,} bytes moved"
+        timed = f", at least {self.time_s:.4g} s on {self.hardware.name}" if self.hardware else ""
+        return f"Run({self.model!r}, {self.workload}, {self.execution}: {len(self.kernels)} kernels, {totals}{timed})"
+
     def _repr_markdown_(self) -> str:
-        rows = "\n".join(
-            f"| `{k.path}` | {k.operation} | {k.count} | {k.flops:,} | {k.read_bytes:,} | {k.write_bytes:,} |"
-            for k in self.kernels
-        )
-        return (
-            f"**{self.model}**, {self.execution}\n\n| module | kernel | count | FLOPs | read (bytes) | written (bytes) "
-            f"|\n|---|---|---|---|---|---|\n{rows}"
-        )
+        return _as_markdown(self)
 
 # %% ../../nbs/timing/02_prediction.ipynb #911a48d3
 def _notes(graph, execution: str) -> list[str]:
@@ -131,7 +228,7 @@ def _notes(graph, execution: str) -> list[str]:
     return notes
 
 # %% ../../nbs/timing/02_prediction.ipynb #023e03ae
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelCost:
     "What a model costs, as formulas; `.at(...)` gives numbers"
     model: str
@@ -149,18 +246,17 @@ class ModelCost:
         "Number of weights"
         return self.record.parameters.evaluate(self.values)
 
+    def __repr__(self) -> str:
+        kind = self.record.class_name.rpartition(".")[2]
+        return f"ModelCost({self.model!r}: {kind}, {self.parameters:,} parameters; .at(...) gives numbers)"
+
     def at(self, workload: Workload | None = None, execution: str = "flash", **sizes) -> Run:
         """Numbers at a workload: a Workload, or its fields by keyword (batch_size, seq_len, cache_len, logits, ...).
 
-        Raises ModelError when the workload is outside of what the formulas assume.
+        Without `seq_len`: one new token after a cache, else a prompt of 2048 tokens, or of all positions that a model
+        has where these are fewer. Raises ModelError when the workload is outside of what the formulas assume.
         """
-        try:
-            workload = replace(workload or Workload(), **sizes)
-        except TypeError as e:
-            raise ModelError(
-                f"a workload has batch_size, seq_len, cache_len, logits, w_bits, a_bits, kv_bits, active_experts; "
-                f"{str(e).split(') ')[-1]}"
-            ) from None
+        workload, short = self._asked(workload, sizes)
         if execution not in EXECUTIONS:
             raise ModelError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
         case, values, routed = self.case_at(workload)
@@ -180,9 +276,37 @@ class ModelCost:
         return Run(
             self.model, self.record.class_name, workload, execution, rows, totals,
             tuple(self.record.uncounted.items()), self.parameters,
-            (*self.doubts, *self.record.notes, *self.notes, *routed, *notes),
+            (*self.doubts, *self.record.notes, *self.notes, *self._on_positions(workload, short), *routed, *notes),
             tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls))
         )
+
+    @property
+    def _positions(self):
+        "Positions that the config gives the model; infinite where it gives none"
+        return self.values.get("max_position_embeddings", math.inf)
+
+    def _on_positions(self, workload: Workload, short: bool) -> list[str]:
+        "What is to be said of a workload's tokens against the model's positions"
+        tokens = workload.cache_len + workload.seq_len
+        if short:
+            return [f"the prompt is {tokens} tokens, all that the model has positions for, not the usual {PROMPT}"]
+        if tokens <= self._positions:
+            return []
+        most = f"{self._positions} positions of the config (max_position_embeddings)"
+        return [f"{tokens} tokens are more than the {most}"]
+
+    def _asked(self, workload: Workload | None, sizes: dict) -> tuple[Workload, bool]:
+        "The workload that is asked for, and whether its prompt is as short as the model's positions"
+        try:
+            asked = replace(workload, **sizes) if workload else Workload(**sizes)
+        except TypeError as e:
+            raise ModelError(
+                f"a workload has batch_size, seq_len, cache_len, logits, w_bits, a_bits, kv_bits, active_experts; "
+                f"{str(e).split(') ')[-1]}"
+            ) from None
+        free = workload is None and sizes.get("seq_len") is None and not asked.cache_len
+        short = free and self._positions < PROMPT
+        return (replace(asked, seq_len=self._positions) if short else asked), short
 
     def _plan(self, case: str, execution: str) -> tuple:
         "The graph of a case, its device kernels and notes on them; made once, so that a slider is followed"
@@ -200,6 +324,13 @@ class ModelCost:
 
         Raises ModelError when the workload is outside of what the formulas assume.
         """
+        learned = "max_position_embeddings" in self.record.parameters.names
+        most = self._positions if learned else math.inf
+        if workload.cache_len + workload.seq_len > most:
+            raise ModelError(
+                f"{self.model} has {most} learned positions; {workload.cache_len} cached "
+                f"and {workload.seq_len} new tokens do not fit"
+            )
         values = {**self.values, **workload.symbols}
         routing = self._routing(workload, values)
         values |= {"active_experts": routing[0]} if routing else {}
@@ -207,13 +338,6 @@ class ModelCost:
             case = self.record.case(workload.case, values)
         except FormulaError as e:
             raise ModelError(f"{self.model}: {e}") from None
-        learned = "max_position_embeddings" in self.record.parameters.names
-        most = values["max_position_embeddings"] if learned else math.inf
-        if workload.cache_len + workload.seq_len > most:
-            raise ModelError(
-                f"{self.model} has {most} learned positions; {workload.cache_len} cached "
-                f"and {workload.seq_len} new tokens do not fit"
-            )
         return case, values, routing[1:]
 
     def _routing(self, workload: Workload, values: dict) -> tuple:

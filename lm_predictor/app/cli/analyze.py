@@ -13,13 +13,13 @@ from .options import Command, UsageError, amount, count, trust_option
 from lm_predictor.app.cli.terminal import (
     Column, end_of_path, first_operators, print_fitted, print_lines, print_table, shares, short_source, tracing
 )
-from ..units import digits, seconds, unit
+from ..units import apart, digits, seconds, unit
 from ...obtain.analyze import analyze
 from ...timing.hardware import compute_dtype
 
 # %% auto #0
-__all__ = ['COLORS', 'COMMANDS', 'kernel_columns', 'headline', 'sums', 'print_run', 'module_sums', 'tree_rows', 'print_tree',
-           'picture', 'workload_options', 'shown_options', 'analyze_command', 'inspect_options', 'inspect_command',
+__all__ = ['COLORS', 'COMMANDS', 'kernel_columns', 'headline', 'sums', 'print_run', 'tree_labels', 'print_tree', 'picture',
+           'workload_options', 'shown_options', 'analyze_command', 'inspect_options', 'inspect_command',
            'explore_options', 'explore_command']
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #692ecd42
@@ -45,10 +45,9 @@ def _figure_columns(totals, each, timed: bool) -> list[Column]:
 def kernel_columns(
     run,            # a model at a workload, and perhaps on a device
     kernels,        # those of the run that are shown, in this order
-    timed: bool,    # whether there is a device, and so a time
-    weigh,          # function of a kernel: what its share is of
 ) -> list[Column]:  # the columns of the table of kernels
     "The columns of the table of kernels"
+    timed = run.hardware is not None
     each = lambda f: tuple(f(k) for k in kernels)
     where = lambda k: k.called_from if k.class_name.startswith("torch.nn.") and k.called_from else k.source
     times = [
@@ -62,17 +61,10 @@ def kernel_columns(
         Column("count", each(lambda k: f"{k.count}"), str(sum(k.count for k in run.kernels)), 3),
         *_figure_columns(run.totals, each, timed),
         *times,
-        *shares(each(weigh), "share" if timed else "bytes"),
+        *shares(each(run.share), "share" if timed else "bytes", 1.0),
     ]
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #c0bc5c30
-def _bits(w) -> str:
-    "How many bits a number has, in a few words"
-    if w.w_bits == w.a_bits == w.kv_bits:
-        return f"{w.w_bits}-bit"
-    return f"weights {w.w_bits}, activations {w.a_bits}, KV {w.kv_bits} bit"
-
-
 def _device(w, hardware) -> str:
     "A device, with its rates for numbers of so many bits"
     dtype = compute_dtype(w.w_bits, w.a_bits, hardware)
@@ -85,30 +77,28 @@ def headline(run) -> list[list[str]]:
     w = run.workload
     lines = [["NOT COUNTED: " + ", ".join(f"{o} ({at})" for o, at in run.uncounted)]] if run.uncounted else []
     lines += [[f"note: {n}"] for n in run.notes]
-    tokens = f"{w.seq_len} new token{'s' * (w.seq_len > 1)}, {w.cache_len} cached"
-    about = [f"{run.model}  {w.phase}: batch {w.batch_size}, {tokens}", _bits(w), run.execution, f"logits {w.logits}"]
+    about = [f"{run.model}  {w}", w.widths, run.execution, f"logits {w.logits}"]
     return [*lines, about + ([_device(w, run.hardware)] if run.hardware else [])]
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #a51a4d06
 def _time_lines(run) -> list[list[str]]:
     "How long a run takes at least, and whether its device can hold it"
-    t, w, device = run.totals, run.workload, run.hardware
-    rate = w.batch_size * (w.seq_len if w.phase != "decode" else 1) / t.time_s
     said = "a roofline, the least that this device needs, not a measured time"
-    lines, need = [[f"time {seconds(t.time_s)} ({digits(rate)} tokens/s): {said}"]], t.weight_bytes + t.kv_cache_bytes
-    if need > device.memory_bytes:
-        held = f"{device.title} has {unit(device.memory_bytes, 'B')}"
-        lines.append([f"does not fit: weights and cache need {unit(need, 'B')}, {held}"])
+    lines, device = [[f"time {seconds(run.time_s)} ({digits(run.tokens_per_s)} tokens/s): {said}"]], run.hardware
+    if not run.fits:
+        needed, held = apart(run.memory_bytes, device.memory_bytes, "B")
+        lines.append([f"does not fit: weights and cache need {needed}, {device.title} has {held}"])
     return lines
 
 
-def sums(run) -> list[list[str]]:
-    "The sums of a run, as parts of lines"
+def sums(run, layers: bool = False) -> list[list[str]]:
+    "The sums of a run, as parts of lines; layers: below the module tree, not the table of kernels"
     t, timed = run.totals, run.hardware is not None
     share = "time" if timed else "bytes moved"
     memory = f" of {unit(run.hardware.memory_bytes, 'B')} memory" if timed else ""
+    row = f"each row: all kernels inside the module; share: of all {share}"
     return [
-        [f"each row: one execution of the kernel; share: of all, count x {share}"],
+        [row if layers else f"each row: one execution of the kernel; share: of all, count x {share}"],
         [],
         [
             f"FLOPs {t.flops:,} ({t.matmul_flops:,} in matrix products)", f"read {t.read_bytes:,} B",
@@ -127,63 +117,40 @@ COLORS = {"compute": "yellow", "memory": "blue"}  # of a bar, by what bounds the
 
 def print_run(run, sort: str = "cost") -> None:
     "Print the kernels of a run, largest first, or in the order of execution"
-    timed = run.hardware is not None
-    weigh = (lambda k: k.time_s * k.count) if timed else (lambda k: (k.read_bytes + k.write_bytes) * k.count)
-    kernels = sorted(run.kernels, key=lambda k: -weigh(k)) if sort == "cost" else run.kernels
+    kernels = run.sorted(sort)
     print_lines(headline(run))
     print()
-    colors = [COLORS.get(k.bound, "") if timed else "blue" for k in kernels]
-    print_fitted(kernel_columns(run, kernels, timed, weigh), colors)
+    print_fitted(kernel_columns(run, kernels), [COLORS.get(k.bound, "") if run.hardware else "blue" for k in kernels])
     print_lines(sums(run))
 
-# %% ../../../nbs/app/cli/02_analyze.ipynb #ed377712
-def module_sums(run) -> dict:
-    "Path -> (FLOPs, bytes read, bytes written, seconds) of all kernels in the module"
-    found = {path: [0, 0, 0, 0.0] for path, _ in run.modules}
-    for k in run.kernels:
-        for path in found:
-            if path == "" or k.path == path or k.path.startswith(f"{path}."):
-                for j, v in enumerate((k.flops, k.read_bytes, k.write_bytes, k.time_s or 0.0)):
-                    found[path][j] += v * k.count
-    return found
-
 # %% ../../../nbs/app/cli/02_analyze.ipynb #c3876f08
-def _first(modules) -> list[tuple]:
-    "The first class of each path"
-    found = {}
-    for path, name in modules:
-        found.setdefault(path, name)
-    return list(found.items())
-
-
-def tree_rows(run) -> list[tuple]:
-    "A row per module: its indented name, its class, and its sums"
-    rows, above, below = [], [], module_sums(run)
-    for path, class_name in _first(run.modules):
-        while above and not (above[-1] == "" or path.startswith(f"{above[-1]}.")):
-            above.pop()
-        label = path[len(above[-1]):].lstrip(".") if above else "(model)"
-        rows.append(("  " * len(above) + label, class_name.rsplit(".", 1)[-1], *below[path]))
-        above.append(path)
-    return rows
+def tree_labels(rows) -> list[str]:
+    "The names of the rows of a tree, without what stands before them in the row around them, and indented"
+    labels, above = [], []
+    for row in rows:
+        above[row.depth:] = [row.path]
+        label = row.path[len(above[-2]):].lstrip(".") if row.depth else "(model)"
+        labels.append("  " * row.depth + label)
+    return labels
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #0d1c0208
-def print_tree(run) -> None:
-    "Print the module tree with sums"
-    timed, rows = run.hardware is not None, tree_rows(run)
-    column = lambda i, f: tuple(f(row[i]) for row in rows)
-    size = lambda x: unit(x, "B")
-    weights = column(5, float) if timed else tuple(row[3] + row[4] for row in rows)
+def print_tree(run, sort: str = "order") -> None:
+    "Print the module tree with sums, modules inside the same one as they are executed, or the largest first"
+    timed, rows = run.hardware is not None, run.layers(sort)
+    each = lambda f: tuple(map(f, rows))
     columns = [
-        Column("module", column(0, str), "", 0, 22, first_operators, True),
-        Column("class", column(1, str), "", 5, 0, None, True), Column("FLOP", column(2, _flop), "", 3),
-        Column("read", column(3, size), "", 4), Column("write", column(4, size), "", 4),
-        *([Column("time", column(5, seconds))] if timed else []),
-        *shares(weights, "share" if timed else "bytes", weights[0])
+        Column("module", tuple(tree_labels(rows)), "", 0, 22, first_operators, True),
+        Column("class", each(lambda r: r.class_name.rsplit(".", 1)[-1]), "", 5, 0, None, True),
+        Column("FLOP", each(lambda r: _flop(r.flops)), "", 3),
+        Column("read", each(lambda r: unit(r.read_bytes, "B")), "", 4),
+        Column("write", each(lambda r: unit(r.write_bytes, "B")), "", 4),
+        *([Column("time", each(lambda r: seconds(r.time_s)))] if timed else []),
+        *shares(each(lambda r: r.share), "share" if timed else "bytes", 1.0)
     ]
     print_lines(headline(run))
     print()
     print_fitted(columns, ["blue"] * len(rows))
+    print_lines(sums(run, True))
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #fac7c8cb
 def picture(name: str):
@@ -214,7 +181,8 @@ def workload_options(a) -> None:
     a.add_argument("model", metavar="MODEL", help="preset, Hugging Face id, or path of a config.json")
     a.add_argument("--batch-size", type=count, default=1, metavar="N")
     a.add_argument(
-        "--seq-len", type=count, metavar="N", help="new tokens per sequence (default 2048; 1 with --cache-len)"
+        "--seq-len", type=count, metavar="N",
+        help="new tokens per sequence (default: 1 with --cache-len, else 2048 or all positions of the model)"
     )
     a.add_argument("--cache-len", type=count, default=0, metavar="N", help="tokens already in the KV cache")
     a.add_argument("--logits", choices=("last", "all"), default="last")
@@ -232,8 +200,8 @@ def shown_options(a) -> None:
     "What is printed and drawn"
     a.add_argument("--layers", action="store_true", help="the module tree instead of the kernels")
     a.add_argument(
-        "--sort", choices=("cost", "order"), default="cost",
-        help="rows largest first (default), or in order of execution"
+        "--sort", choices=("cost", "order"),
+        help="rows largest first (default of the table of kernels), or in order of execution (of all else)"
     )
     a.add_argument("--format", choices=("table", "json", "csv"), default="table")
     a.add_argument(
@@ -250,11 +218,8 @@ def _cost(args):
 
 def _run(args):
     "The model that was named at the workload and on the device that were"
-    cost = _cost(args)
-    positions = cost.values.get("max_position_embeddings", 2048)
-    seq_len = args.seq_len if args.seq_len is not None else (1 if args.cache_len else min(2048, positions))
-    run = cost.at(
-        batch_size=args.batch_size, seq_len=seq_len, cache_len=args.cache_len, logits=args.logits,
+    run = _cost(args).at(
+        batch_size=args.batch_size, seq_len=args.seq_len, cache_len=args.cache_len, logits=args.logits,
         execution=args.execution, w_bits=args.w_bits, a_bits=args.a_bits, kv_bits=args.kv_bits,
         active_experts=args.active_experts
     )
@@ -268,13 +233,13 @@ def analyze_command(args) -> int:
     if draw:
         draw(run)
     if args.format == "json":
-        print(json.dumps(run.to_json(), indent=1))
+        print(json.dumps(run.to_json(args.layers, args.sort or "order"), indent=1))
     elif args.format == "csv":
-        sys.stdout.write(run.to_csv())
+        sys.stdout.write(run.to_csv(args.layers, args.sort or "order"))
     elif args.layers:
-        print_tree(run)
+        print_tree(run, args.sort or "order")
     else:
-        print_run(run, args.sort)
+        print_run(run, args.sort or "cost")
     return 0
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #9b69afd8
