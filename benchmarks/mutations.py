@@ -329,8 +329,8 @@ class Swapped:
     def __init__(self, db, analysis):
         self.db, self.analysis = db, analysis
 
-    def get(self, class_name: str):
-        return self.analysis if class_name == self.analysis.class_name else self.db.get(class_name)
+    def get(self, class_name: str, model: str = ""):
+        return self.analysis if class_name == self.analysis.class_name else self.db.get(class_name, model=model)
 
     def __contains__(self, class_name: str) -> bool:
         return class_name in self.db

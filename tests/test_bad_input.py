@@ -106,30 +106,49 @@ def put(path, content):
     path.mkdir() if content is None else path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
+MINE = "mine.modeling_mine.MineMLP"  # a class that does not ship
+
+
+def mine(make):
+    "The content of a broken record of MINE"
+    return make and make(json.loads((SHIPPED / f"{MLP}.json").read_text()) | {"class_name": MINE})
+
+
 @pytest.mark.parametrize("name", CLASS_FILES)
 def test_class_record(name, capsys, monkeypatch, tmp_path):
     "A class record of the user's that is nonsense: its file, the rule, what to do; other classes and models go on working"
     make, reason = CLASS_FILES[name]
-    path = tmp_path / f"{MLP}.json"
-    put(path, make and make(json.loads((SHIPPED / path.name).read_text())))
+    path = tmp_path / f"{MINE}.json"
+    put(path, mine(make))
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
-    for command in ("module LlamaMLP", "expand LlamaForCausalLM"):
+    for command in ("module MineMLP", f"expand {MINE}"):
         assert main(command.split()) == 1
         out, err = capsys.readouterr()
         assert out == "" and err.count("\n") == 1 and str(path) in err and reason in err and err.endswith("restore or delete it\n")
     assert main(["db", "list"]) == main(["module", "GPT2MLP"]) == main(["analyze", "llama-2-7b"]) == 0
 
 
-@pytest.mark.parametrize("reference, reason", [("${torch.nn.modules.linear.Lineal}()", "no analysis of torch.nn.modules.linear.Lineal (called by"),
-                                               ("${%s}(batch_size=1)" % MLP, "analyses refer to each other in a circle: ")])
-def test_reference(reference, reason, capsys, monkeypatch, tmp_path):
-    data = json.loads((SHIPPED / f"{MLP}.json").read_text())
-    data["kernels"][0].update(kernel_type="composite", flops=reference)
-    put(tmp_path / f"{MLP}.json", json.dumps(data))
+@pytest.mark.parametrize("name", CLASS_FILES)
+def test_a_broken_record_beside_a_shipped_one(name, capsys, monkeypatch, tmp_path):
+    "What ships stands: nonsense of the user's under a shipped class's name changes no answer, and `db check` names it"
+    path = tmp_path / f"{MLP}.json"
+    put(path, CLASS_FILES[name][0] and CLASS_FILES[name][0](json.loads((SHIPPED / path.name).read_text())))
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
-    assert main(["expand", "LlamaMLP"]) == 1
+    assert main(["module", "LlamaMLP"]) == main(["expand", "LlamaForCausalLM"]) == main(["analyze", "llama-2-7b"]) == 0
+    assert "note:" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("reference, reason", [("${torch.nn.modules.linear.Lineal}()", "no analysis of torch.nn.modules.linear.Lineal (called by"),
+                                               ("${%s}(batch_size=1)" % MINE, "analyses refer to each other in a circle: ")])
+def test_reference(reference, reason, capsys, monkeypatch, tmp_path):
+    def refer(data):
+        data["kernels"][0].update(kernel_type="composite", flops=reference)
+        return json.dumps(data)
+    put(tmp_path / f"{MINE}.json", mine(refer))
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
+    assert main(["expand", "MineMLP"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith(f"lm-predictor: {reason}") and MLP in err and err.count("\n") == 1
+    assert err.startswith(f"lm-predictor: {reason}") and MINE in err and err.count("\n") == 1
     assert main(["expand", "GPT2MLP"]) == 0
 
 
@@ -158,18 +177,33 @@ MODEL_FILES = {
 }
 
 
+OWN = "gpt2-0000000a"  # the user's record of a kind of GPT-2 that does not ship
+
+
+def own_record(directory, make):
+    "Records of that kind: that of the model with a fault, those of its classes"
+    data = json.loads(next((SHIPPED / "models").glob("gpt2-*.json")).read_text())
+    classes = {call[1] for graph in data["cases"].values() for call in graph["calls"]}
+    for name in classes:
+        record = json.loads((SHIPPED / f"{name}.json").read_text())
+        variant = next(v for v in (record, *record.get("variants", ())) if data["id"] in v["models"])
+        put(directory / f"{name}.json", json.dumps({**{k: v for k, v in record.items() if k != "variants"}, **variant, "models": [OWN]}))
+    data["id"], data["settings"]["scale_attn_weights"]["value"] = OWN, False
+    put(directory / "models" / f"{OWN}.json", make and make(data))
+    return directory / "models" / f"{OWN}.json"
+
+
 @pytest.mark.parametrize("name", MODEL_FILES)
 def test_model_record(name, capsys, monkeypatch, tmp_path):
     "The same for the record of a model"
     make, reason = MODEL_FILES[name]
-    shipped = next((SHIPPED / "models").glob("gpt2-*.json"))
-    path = tmp_path / "models" / shipped.name
-    put(path, make and make(json.loads(shipped.read_text())))
-    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
-    assert main(["analyze", "gpt2", "--seq-len", "16"]) == 1
+    path, config = own_record(tmp_path / "db", make), tmp_path / "config.json"
+    config.write_text('{"model_type": "gpt2", "scale_attn_weights": false}')
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
+    assert main(["analyze", str(config), "--seq-len", "16"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and str(path) in err and reason in err and err.endswith("restore or delete it\n")
-    assert main(["db", "list"]) == main(["analyze", "llama-2-7b"]) == main(["module", "GPT2MLP"]) == 0
+    assert main(["db", "list"]) == main(["analyze", "gpt2", "--seq-len", "16"]) == main(["module", "GPT2MLP"]) == 0
 
 
 def test_check_names_every_broken_file(capsys, monkeypatch, tmp_path):

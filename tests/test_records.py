@@ -55,9 +55,13 @@ def test_analyze_says_first_what_is_not_verified(tmp_path):
     good = {"status": "verified"}
     rows = {names[0]: mlp | {"verification": {}}, names[1]: attention | {"verification": good, "source": attention["source"] | {"sha256": "0" * 64}},
             names[2]: {}}
-    db = Database(overlay=tmp_path, shipped=shipped_directory())
+    db = Database(overlay=tmp_path / "mine", shipped=tmp_path)
+    (tmp_path / "models").mkdir()
+    for path in [*(shipped_directory() / "models").glob("llama-*.json"), *shipped_directory().glob("*.json")]:
+        (tmp_path / path.relative_to(shipped_directory())).symlink_to(path)
     assert not analyze("meta-llama/Llama-2-7b-hf", db).doubts
     for name, data in rows.items():
+        (tmp_path / f"{name}.json").unlink()
         (tmp_path / f"{name}.json").write_text(json.dumps(data))
     note = analyze("meta-llama/Llama-2-7b-hf", db).at(seq_len=1).notes[0]
     assert note.startswith("unverified: ") and "LlamaMLP (unverified)" in note and "LlamaModel (unverified)" in note
@@ -83,7 +87,7 @@ def test_a_class_that_moved_by_one_line_is_unchanged_for_everyone(tmp_path):
             data["source"][line] -= 1
         (tmp_path / f"{name}.json").write_text(json.dumps(data))
         moved += 1
-    db = Database(overlay=tmp_path, shipped=shipped_directory())
+    db = Database(overlay=tmp_path, shipped=tmp_path / "nothing")
     assert moved > 5 and outdated(record, db) == "" and untrusted(record, db) == []
     found = find(presets()["openai-community/gpt2"]["config"], db, trace=False)
     assert found.record.id == record.id and found.note == ""

@@ -25,7 +25,8 @@ from .sandbox import TOOLS, Box, BoxError
 from .text import Problem, short
 from ..cost.registry import signature
 from ..records.analysis import Analysis, analysis_from_json, analysis_to_json, name_record
-from ..records.database import Database, DatabaseError, read_analysis, write_text
+from ..records.database import Database, DatabaseError, read_analysis
+from ..records.files import write_text
 from ..records.source import SourceError, SourceState, locate, package_root, source_state
 from ..records.status import Check, verdict
 

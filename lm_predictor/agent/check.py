@@ -107,7 +107,7 @@ def call_cost(ref, values: dict, case: str, db: Database, model: str, memo: dict
     "What one call costs at given numbers; None where its class, or one that it calls, has no analysis"
     if ref.class_name not in db:
         return None
-    child = db.get(ref.class_name)
+    child = db.get(ref.class_name, model=model)
     model = model if any(model in v.models for v in child.variants) else ""
     given = {n: f.evaluate(values) for n, f in bind(ref, child, ref.class_name.rsplit(".", 1)[-1], model).items()}
     key = ref.class_name, tuple(sorted(given.items())), case, model, tuple(values[n] for n in sorted(AMBIENT))

@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from ..records.database import held
+from ..records.files import held
 
 # %% auto #0
 __all__ = ['JournalError', 'read_rows', 'Journal', 'alone']
@@ -102,7 +102,7 @@ def alone(path: Path):
     path = Path(path)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(held(path.with_name(f".{path.name}.lock"), wait=False))
+            stack.enter_context(held(path.with_name(f".{path.name}.lock"), wait=0))
         except TimeoutError:
             raise JournalError(f"{path.stem} is being analyzed by another process; wait for it to end") from None
         yield

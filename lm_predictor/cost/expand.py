@@ -24,7 +24,11 @@ class MissingAnalysis(ExpandError):
     "References to classes that have no analysis"
 
 
-def reachable(class_name: str, db) -> list[str]:
+def reachable(
+    class_name: str,
+    db,  # a Database
+    model: str = "",  # id of the model record in which the classes are meant; else each of their variants
+) -> list[str]:
     "A class and all that it refers to; raises MissingAnalysis naming every missing class, ExpandError a cycle"
     seen, missing = {}, {}
 
@@ -39,10 +43,10 @@ def reachable(class_name: str, db) -> list[str]:
         if name not in db:
             missing.setdefault(name, path[-1] if path else "")
             return
-        for v in db.get(name).variants:
-            for k in v.kernels:
-                for ref in _references(k):
-                    visit(ref.class_name, [*path, name])
+        analysis = db.get(name, model=model)
+        for v in [analysis.variant(model)] if model else analysis.variants:
+            for ref in dict.fromkeys(ref for k in v.kernels for ref in _references(k)):
+                visit(ref.class_name, [*path, name])
 
     visit(class_name, [])
     if missing:
@@ -155,7 +159,7 @@ def _call(ref: Reference, counts: list, k: Kernel, given: dict, case: str, model
             f"{where}: {ref.class_name} is counted {counts[0]} times in flops, {counts[2]} in read and {counts[3]} in "
             f"write; a call costs all three alike"
         )
-    child = db.get(ref.class_name)
+    child = db.get(ref.class_name, model=model)
     arguments = {n: v.substitute(given) for n, v in bind(ref, child, where, model, _numbers(given)).items()}
     return Kernel(
         "composite", f"call {ref.class_name}", None, k.line, k.file, k.code, repeat=counts[0].substitute(given),
@@ -181,8 +185,8 @@ def expand(
     model: str = "",  # id of the model record whose variant of each class to take
 ) -> tuple[Kernel, ...]:
     "The kernels of a class with all references expanded into nested sub_kernels"
-    reachable(class_name, db)
-    analysis = db.get(class_name)
+    reachable(class_name, db, model)
+    analysis = db.get(class_name, model=model)
     names = {n: parse(n) for n in analysis.names()} | {
         p.name: parse(p.default) for p in analysis.parameters if p.default is not None
     }

@@ -69,7 +69,7 @@ def compute(name: str, db: Database | None = None, model: str = "", **values) ->
     if not isinstance(name, str):
         raise ExpandError(f"a class is given by its name, such as \"torch.nn.Linear\", not {name!r}")
     db = db or Database()
-    analysis = db.get(db.resolve(name))
+    analysis = db.get(db.resolve(name), model=model)
     known = {p.name: p for p in parameters(analysis)}
     for n, v in values.items():
         _check_value(analysis, known, n, v)

@@ -114,10 +114,11 @@ def note_given(record: ModelRecord, *configs: dict) -> ModelRecord:
 
 # %% ../../nbs/models/05_matching.ipynb #2c17595a
 def stored_records(model_type: str, db: Database):
-    "The stored records of a model type, the user's own first"
-    for directory in dict.fromkeys((db.overlay, db.shipped)):
+    "The stored records of a model type, those that ship first; of each the one in its home"
+    for directory in dict.fromkeys((db.shipped, db.overlay)):
         for path in sorted((directory / "models").glob(f"{model_type}-*.json")):
-            if re.fullmatch(r"[0-9a-f]{8}", path.stem[len(model_type) + 1:]):  # xlm- is not xlm-roberta-
+            own = re.fullmatch(r"[0-9a-f]{8}", path.stem[len(model_type) + 1:])  # xlm- is not xlm-roberta-
+            if own and db.home(path.stem) == directory:
                 yield path, record_from_json(read_json(path), str(path))
 
 # %% ../../nbs/models/05_matching.ipynb #63752e0b
@@ -130,7 +131,7 @@ def called_classes(record: ModelRecord) -> list[str]:
 def outdated(record: ModelRecord, db: Database) -> str:
     "Why a record is not about the installed source; empty when it is, or when that source is not installed"
     for name in called_classes(record):
-        path = db.path(name)
+        path = db.path(name, model=record.id)
         if path is None:
             return f"{name} has no record"
         try:

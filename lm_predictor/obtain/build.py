@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..records.database import (
-    Database, canonical_variants, locked, read_analysis, read_json, shipped_directory, write_json)
+    Database, canonical_variants, read_analysis, shipped_directory)
+from ..records.files import locked, read_json, write_json
 from ..models.validation import ModelError
 from .store import as_json, store
 from ..models.matching import fits, outdated, stored_records

@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..formula.caches import registered
-from ..records.analysis import analysis_from_json, analysis_to_json, check_schema
-from ..records.database import DatabaseError, joined, locked, merged, read_analysis, read_json, write_json
+from ..records.analysis import (
+    Analysis, analysis_from_json, analysis_to_json, check_schema, name_record)
+from ..records.database import Database, merged, proof_of_all, read_analysis
+from ..records.files import DatabaseError, locked, read_json, write_json
 from ..records.model import ModelRecord, record_to_json
 
 # %% auto #0
-__all__ = ['as_json', 'store']
+__all__ = ['as_json', 'store', 'store_class']
 
 # %% ../../nbs/obtain/02_store.ipynb #68808c09
 def as_json(record: ModelRecord, classes: dict) -> tuple[dict, dict]:
@@ -54,13 +56,11 @@ def _proof(path: Path) -> dict:
         return {}
 
 # %% ../../nbs/obtain/02_store.ipynb #365e99b0
-def _all_of(proofs: list) -> dict:
-    "What the verifications of all models of a class say together"
-    rows = sorted(proofs, key=lambda p: json.dumps(p, sort_keys=True))
-    whole = rows[0] if rows else {}
-    for p in rows[1:]:
-        whole = joined(whole, p)
-    return whole
+def _all_of(analysis: Analysis, proof_of) -> dict:
+    "What the verifications of all models of a class say together; proof_of: that of a model's id"
+    models = {m for v in analysis.variants for m in v.models}
+    alone = {"": {"status": "unverified"}} if any(not v.models for v in analysis.variants) else {}
+    return proof_of_all({m: proof_of(m) for m in models} | alone)
 
 # %% ../../nbs/obtain/02_store.ipynb #3f36590d
 def store(record: dict, classes: dict, directory: Path) -> None:
@@ -84,10 +84,17 @@ def store(record: dict, classes: dict, directory: Path) -> None:
             analysis = merged(old, analysis_from_json(data, name))
             # else what was verified of it holds
             if not same or replace(analysis, verification=old.verification) != old:
-                proofs = [
-                    proof if m == record["id"] else _proof(directory / "models" / f"{m}.json")
-                    for v in analysis.variants
-                    for m in v.models
-                ]
-                write_json(file, analysis_to_json(replace(analysis, verification=_all_of(proofs))))
+                of = lambda m: proof if m == record["id"] else _proof(directory / "models" / f"{m}.json")
+                write_json(file, analysis_to_json(replace(analysis, verification=_all_of(analysis, of))))
         write_json(path, {**record, "verification": proof})
+
+# %% ../../nbs/obtain/02_store.ipynb #7c754144
+def store_class(analysis: Analysis, db: Database) -> Path:
+    "Add the analysis of a class that was traced by itself to the user's own record of it; gives the file"
+    path, name = db.overlay / f"{analysis.class_name}.json", analysis.class_name
+    with locked(db.overlay):
+        if path.exists():
+            analysis = merged(read_analysis(path), analysis)
+        write_json(path, analysis_to_json(replace(analysis, naming=analysis.naming or name_record(name))))
+    db.reread([name])
+    return path

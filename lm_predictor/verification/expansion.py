@@ -54,7 +54,7 @@ def expansion(record: ModelRecord, db: Database, cases=None) -> list[Check]:
     checks = []
     for case in cases or record.cases:
         try:
-            names = db.get(record.class_name).variant(record.id).names()
+            names = db.get(record.class_name, model=record.id).variant(record.id).names()
             fixed = {k: v for k, v in Case.parse(case).fixed.items() if k in names}
             ok, why = (
                 equal(
@@ -104,7 +104,8 @@ def _called(formulas, env: dict, model: str, db: Database, where: str) -> dict:
     for formula in formulas:
         for ref, count in split(str(formula))[1]:
             key = ref.class_name, tuple(
-                (n, f.evaluate(env)) for n, f in _arguments(ref, db.get(ref.class_name), model, where)
+                (n, f.evaluate(env))
+                for n, f in _arguments(ref, db.get(ref.class_name, model=model), model, where)
             )
             found[key] = found.get(key, 0) + count.evaluate(env)
     return {k: n for k, n in found.items() if n}
@@ -152,7 +153,7 @@ class _Walk:
 
         Gives the problems, the calls below with their class and numbers, and the kernels that were met.
         """
-        key, analysis = (call, self.model, self.case, tuple(sorted(env.items()))), self.db.get(name)
+        key, analysis = (call, self.model, self.case, tuple(sorted(env.items()))), self.db.get(name, model=self.model)
         kept = self.sheet.memo.get(key)
         if kept is None or kept[0] is not analysis:
             try:
@@ -211,7 +212,7 @@ class _Walk:
     def _passed(self, key: tuple, call: int, alone: bool) -> tuple:
         "Whether one reference can be this call: (what is wrong, numbers passed)"
         name, numbers = key[0], {n: self.sheet.values[n] for n in AMBIENT} | dict(key[1])
-        analysis = self.db.get(name)
+        analysis = self.db.get(name, model=self.model)
         wrong = _wrong_arguments(analysis, dict(key[1]), self.sheet, call)
         # what it was built with is not known: what it costs must do
         unseen = not self.sheet.built and not of_config(analysis)

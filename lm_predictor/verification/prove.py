@@ -18,19 +18,21 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ..records.database import Database, read_json, shipped_directory, write_json
+from ..records.database import (
+    Database, DatabaseError, doubted, models_of, read_analysis, shipped_directory)
+from ..records.files import read_json, write_json
 from ..records.model import ModelRecord, record_from_json
 from ..models.matching import fits, symbol_values
 from ..models.loading import full_config
 from ..models.hub import presets
-from ..records.analysis import name_record
+from ..records.analysis import Analysis, name_record
 from .numbers import samples
 from ..records.source import package_root
-from ..records.status import PROOF, SOURCE, Check, verdict
+from ..records.status import CLASS_CHECKS, PROOF, SOURCE, Check, verdict
 
 # %% auto #0
-__all__ = ['Subject', 'default_config', 'subjects', 'Outcome', 'joined', 'prove', 'packages', 'fingerprint', 'Kept', 'proofs',
-           'class_checks_of', 'store_verification', 'conclusions', 'prove_class']
+__all__ = ['NOT_STORED', 'Subject', 'default_config', 'subjects', 'Outcome', 'joined', 'prove', 'packages', 'fingerprint', 'Kept',
+           'proofs', 'class_checks_of', 'store_verification', 'conclusions', 'prove_class']
 
 # %% ../../nbs/verification/05_prove.ipynb #a246a11b
 @dataclass(frozen=True)
@@ -59,11 +61,12 @@ def _whole(config: dict) -> dict:
 
 # %% ../../nbs/verification/05_prove.ipynb #6fbacdc9
 def subjects(db: Database, model_type: str = "") -> list[Subject]:
-    "Every stored model record (of one type, if given), the user's own first, each with its configs"
+    "Every stored model record (of one type, if given), those that ship first, each with its configs"
     found, known = {}, list(presets().items())
-    for directory in dict.fromkeys((db.overlay, db.shipped)):
+    for directory in dict.fromkeys((db.shipped, db.overlay)):
         for path in sorted((directory / "models").glob("*.json")):
-            if path.stem not in found and (not model_type or path.stem.rpartition("-")[0] == model_type):
+            asked = not model_type or path.stem.rpartition("-")[0] == model_type
+            if asked and db.home(path.stem) == directory:
                 found[path.stem] = path, record_from_json(read_json(path), str(path))
     taken: dict[str, list] = {}
     for name, preset in known:
@@ -218,36 +221,29 @@ def proofs(
     tasks = [(s.path, db.overlay, db.shipped, *config, i > 0) for s in todo for i, config in enumerate(s.configs)]
     tasks.sort(key=lambda t: (t[-1], -t[0].stat().st_size))  # the longest first
     left, parts = {s.record.id: len(s.configs) for s in todo}, {}
+    places = {s.path: [name for name, _ in s.configs] for s in todo}  # checks are told in the order of the configs
     for s in todo:
         if not s.configs:
-            yield Outcome(
-                s.record.id,
-                [
-                    Check(
-                        "there is a config to build the model from", False,
-                        "no preset of this kind; verify it with the path of its config.json"
-                    )
-                ],
-            )
+            why = "no preset of this kind; verify it with the path of its config.json"
+            yield Outcome(s.record.id, [Check("there is a config to build the model from", False, why)])
     before = [(task, kept.get(task) if kept is not None else None) for task in tasks]
     known = [(task, outcome) for task, outcome in before if outcome]
     for task, outcome in itertools.chain(known, _results([task for task, outcome in before if not outcome], jobs)):
         if kept is not None:
             kept.put(task, outcome)
-        parts.setdefault(outcome.record_id, []).append(outcome)
+        parts.setdefault(outcome.record_id, {})[places[task[0]].index(task[3])] = outcome
         left[outcome.record_id] -= 1
         if not left[outcome.record_id]:
-            yield joined(parts.pop(outcome.record_id))
+            yield joined([found for _, found in sorted(parts.pop(outcome.record_id).items())])
 
 # %% ../../nbs/verification/05_prove.ipynb #3a27d6de
 def class_checks_of(
-    name: str,
+    analysis: Analysis,
     found: dict,  # record id -> checks of the class in this model
-    db: Database,
-    statuses: dict,  # record id -> what its record says
+    statuses: dict,  # of its other models that count: record id -> what its record says
 ) -> list[Check]:
-    "The checks of a class in all of its models"
-    models = sorted({m for v in db.get(name).variants for m in v.models})
+    "The checks of a class in its models, in the order of CLASS_CHECKS"
+    models = models_of(analysis.variants) - {""}
     checks = [
         Check(
             c.what.partition(": ")[0] if c.ok else c.what, c.ok,
@@ -257,23 +253,28 @@ def class_checks_of(
         for c in rows
         if c.what != PROOF or not c.ok
     ]
-    doubted = [m for m in models if m not in found and statuses.get(m) != "verified"]
-    if doubted or not models:
+    wrong = [m for m in sorted(statuses) if statuses[m] != "verified"]
+    if wrong or not models:
         alone = "it was traced by itself; no model's record reaches it"
-        checks.append(Check(PROOF, False, f"not verified: {', '.join(doubted)}" if models else alone))
+        checks.append(Check(PROOF, False, f"not verified: {', '.join(wrong)}" if models else alone))
     elif all(c.ok for c in checks):
         checks.append(Check(PROOF, True))
-    failed = {c.what.partition(": ")[0] for c in checks if not c.ok}
-    return list(
-        {(c.what, c.detail if not c.ok else ""): c for c in checks if not c.ok or c.what not in failed}.values()
-    )
+    heading = lambda c: c.what.partition(": ")[0]
+    failed = {heading(c) for c in checks if not c.ok}
+    once = {(c.what, c.detail if not c.ok else ""): c for c in checks if not c.ok or c.what not in failed}.values()
+    return sorted(once, key=lambda c: CLASS_CHECKS.index(heading(c)) if heading(c) in CLASS_CHECKS else -1)
 
 # %% ../../nbs/verification/05_prove.ipynb #6bd1b929
-def store_verification(path: Path, found: dict) -> str:
-    "Write a record's `verification` in place; gives one line when the file may not be written, else nothing"
+NOT_STORED = "what ships is not rewritten: the outcome of its checks is shown here, and stored nowhere"
+
+
+def store_verification(path: Path, found: dict, db: Database) -> str:
+    "Write the `verification` of a user's own record in place; gives one line where that may not be, else nothing"
     data = read_json(path)
     if data.get("verification") == found:
         return ""
+    if db.overlay not in path.parents:
+        return NOT_STORED
     cases = {"cases": data.pop("cases")} if "cases" in data else {}
     if "kernels" in data and not data.get("naming"):  # of a time when records had no names
         data["naming"] = name_record(data["class_name"])
@@ -285,27 +286,67 @@ def store_verification(path: Path, found: dict) -> str:
         return f"the outcome is not stored: {path.parent} cannot be written"
     return ""
 
+# %% ../../nbs/verification/05_prove.ipynb #4c24440c
+def _by_file(name: str, found: dict, db: Database) -> dict:
+    "What was found of a class by the file that it is about: that of each model's home, else that of the class"
+    files = {}
+    for model, checks in found.items():
+        files.setdefault(db.path(name, model=model), {})[model] = checks
+    return files or {db.path(name): {}}
+
+
+def _status(model: str, db: Database) -> str:
+    "What the record of a model says of itself; empty without a record"
+    home = db.home(model)
+    try:
+        return read_json(home / "models" / f"{model}.json")["verification"]["status"] if home else ""
+    except (DatabaseError, KeyError, TypeError):
+        return ""
+
+
+def _with_doubts(verification: dict, found: dict, others: set, before: dict) -> dict:
+    "The verification of a class as it is stored: it names the models that are not verified, where others are"
+    wrong = {m for m, checks in found.items() if any(not c.ok for c in checks)} | others
+    if verification["status"] != "stale" and wrong and wrong - found.keys():
+        verification = verification | {"status": "unverified"}
+    if verification["status"] == "unverified" and wrong and (found.keys() | others) - wrong:
+        verification = verification | {"doubted": sorted(wrong)}
+    undated = lambda v: {k: x for k, x in v.items() if k != "date"}
+    return verification | {"date": before["date"]} if undated(verification) == undated(before) else verification
+
 # %% ../../nbs/verification/05_prove.ipynb #5c586bda
+def _concluded(name: str, path: Path | None, found: dict, db: Database, whole: bool) -> tuple:
+    "The checks of a class in one of its files, its verdict, why it is not stored; whole: all of its models count"
+    try:
+        if path is None:
+            raise DatabaseError(f"no analysis of {name}")
+        analysis = read_analysis(path)
+    except (LookupError, ValueError) as e:  # a broken file
+        checks = [Check("schema", False, str(e))]
+        return checks, verdict(checks, packages()), ""
+    models, before = models_of(analysis.variants), analysis.verification
+    here = {m for m in models - found.keys() if m and db.path(name, model=m) == path}
+    statuses = {m: _status(m, db) for m in here} if whole else {}
+    checks = class_checks_of(analysis, found, statuses)
+    verification = verdict(checks, packages(), before)
+    left = {m for m, s in statuses.items() if s != "verified"} if whole else doubted(before, models) & here
+    stored = _with_doubts(verification, found, left | (models & {""}), before)
+    return checks, verification, store_verification(path, stored, db)
+
+
 def conclusions(models: dict, classes: dict, db: Database):
     """Turn checks into verdicts and store them; yields (record or class, checks, verification, why it is not stored).
 
-    models: {record id: checks}; classes: {class name: {record id: checks}}.
+    models: {record id: checks}; classes: {class name: {record id: checks}}. A class is judged in the models that were
+    looked at; where none was, or where no model's record is concluded, in all of its models.
     """
-    paths = {p.stem: p for d in (db.shipped, db.overlay) for p in sorted((d / "models").glob("*.json"))}
-    stored = {model: read_json(path).get("verification", {}) for model, path in paths.items()}
     for model, checks in models.items():
-        stored[model] = verdict(checks, packages(), stored[model])
-        yield model, checks, stored[model], store_verification(paths[model], stored[model])
-    statuses = {model: v.get("status") for model, v in stored.items()}
+        path = db.home(model) / "models" / f"{model}.json"
+        verification = verdict(checks, packages(), read_json(path).get("verification", {}))
+        yield model, checks, verification, store_verification(path, verification, db)
     for name, found in classes.items():
-        try:
-            checks, before = class_checks_of(name, found, db, statuses), db.get(name).verification
-        except (LookupError, ValueError) as e:  # a broken file
-            checks = [Check("schema", False, str(e))]
-            yield name, checks, verdict(checks, packages()), ""
-            continue
-        verification = verdict(checks, packages(), before)
-        yield name, checks, verification, store_verification(db.path(name), verification)
+        for path, rows in _by_file(name, found, db).items():
+            yield name, *_concluded(name, path, rows, db, not (models and rows))
 
 # %% ../../nbs/verification/05_prove.ipynb #ddc3fb36
 def prove_class(name: str, db: Database) -> dict[str, list[Check]]:
@@ -313,9 +354,11 @@ def prove_class(name: str, db: Database) -> dict[str, list[Check]]:
     from lm_predictor.verification.reference_run import Evidence, collect_alone
     from lm_predictor.verification.verify import class_checks, source_check
     from lm_predictor.verification.expansion import of_config
-    analysis, found, alone = db.get(name), {}, {}
-    models = {m for v in analysis.variants for m in v.models}
-    for s in (s for s in subjects(db) if s.record.id in models and s.configs):
+    found, alone = {}, {}
+    for s in subjects(db):
+        analysis = db.get(name, model=s.record.id)
+        if s.record.id not in models_of(analysis.variants) or not s.configs:
+            continue
         values, config = symbol_values(s.record, _whole(s.configs[0][1])), s.configs[0][1]
         if not of_config(analysis) and name not in alone:  # built from numbers: it can be run by itself
             alone = {n: rows for n, rows in collect_alone(s.record, full_config(config), values).items() if n == name}

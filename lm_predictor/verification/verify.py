@@ -108,7 +108,6 @@ def _in_the_end(record: ModelRecord, analysis: Analysis, kernels: set):
     yield Check("every kernel was executed", not never, ", ".join(f"kernels[{i}] was not" for i in sorted(never)))
     yield Check("it assumes nothing that its models do not", not more, ", ".join(more))
 
-
 # %% ../../nbs/verification/04_verify.ipynb #e9531a15
 def class_checks(record: ModelRecord, evidence, db: Database):
     "The comparison of the class records with a model, case by case: (class name, check)"
@@ -124,16 +123,16 @@ def class_checks(record: ModelRecord, evidence, db: Database):
             )
     for name, rows in evidence.alone.items():
         # a record that does not know a flag speaks of its usual value
-        if name in db and by_itself(db.get(name), record.id):
-            sheets = [sheet for turned, sheet in rows if db.get(name).names().issuperset(turned)]
+        if name in db and by_itself(analysis := db.get(name, model=record.id), record.id):
+            sheets = [sheet for turned, sheet in rows if analysis.names().issuperset(turned)]
             found = [
                 p for sheet in sheets for _, ps in _both(compare_classes(sheet, record.id, "", db), met) for p in ps
             ]
             yield name, Check("kernels equal the class run by itself", not found, "; ".join(dict.fromkeys(found)))
     for name, kernels in met.items():
-        if any(record.id in v.models for v in db.get(name).variants):  # others are named above
-            yield from ((name, check) for check in _in_the_end(record, db.get(name), kernels))
-
+        analysis = db.get(name, model=record.id)
+        if any(record.id in v.models for v in analysis.variants):  # others are named above
+            yield from ((name, check) for check in _in_the_end(record, analysis, kernels))
 
 # %% ../../nbs/verification/04_verify.ipynb #0181982d
 def verify_model(record: ModelRecord, evidence, db: Database) -> tuple[list[Check], dict[str, list[Check]]]:
@@ -145,7 +144,8 @@ def verify_model(record: ModelRecord, evidence, db: Database) -> tuple[list[Chec
     proof = Check(PROOF, not wrong, wrong[0].what if wrong else "")
     return own, {
         name: [
-            Check("schema", True), source_check(db.get(name)) if name in db else Check(SOURCE, False, "no record"),
+            Check("schema", True),
+            source_check(db.get(name, model=record.id)) if name in db else Check(SOURCE, False, "no record"),
             *checks, proof
         ]
         for name, checks in classes.items()

@@ -9,7 +9,8 @@ import json
 from pathlib import Path
 
 from .subject import audit
-from ...records.database import Database, write_text
+from ...records.database import Database
+from ...records.files import write_text
 
 # %% auto #0
 __all__ = ['SECTIONS', 'IMPORTS', 'audit_notebook', 'write_audit']

@@ -37,12 +37,12 @@ def first_arguments(
     "The numbers that the first call of a class gets"
     if target == start:
         return values
-    analysis = db.get(start)
+    analysis = db.get(start, model=model)
     for k in analysis.variant(model, values).kernels:
         if not k.runs(case, values):
             continue
         for ref in k.cost.flops.references:
-            child = db.get(ref.class_name)
+            child = db.get(ref.class_name, model=model)
             given = {n: f.evaluate(values) for n, f in bind(ref, child, start, model).items()}
             found = first_arguments(
                 target, ref.class_name, {n: v for n, v in values.items() if n in _EVERYWHERE} | given, case, db, model
@@ -162,6 +162,7 @@ def audit(
     db = db or Database()
     analysis = db.get(db.resolve(class_name))
     record, preset, config = model_of(analysis, db, model)
+    analysis = db.get(analysis.class_name, model=record.id)
     cost = analyze(config, db)
     if not seq_len:
         learned = "max_position_embeddings" in cost.record.parameters.names

@@ -16,6 +16,7 @@ from ...models.loading import load_config
 from ...models.remote_code import missing_package
 from ...models.validation import check_numbers
 from ...obtain.find import find_record, trace_config
+from ...obtain.store import store_class
 from ...records.database import Database
 from ...verification.prove import Kept, Subject, conclusions, proofs, prove_class, subjects
 
@@ -56,9 +57,10 @@ def _trace_one(target: str, db: Database, start: float) -> int:
     except ImportError as e:
         raise UsageError(f"tracing needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
     analysis = traced_class(trace_class, target)
-    path = db.put(analysis)
+    path = store_class(analysis, db)
+    stands = "; what ships of it stands" if db.path(analysis.class_name) != path else ""
     took = f"{time.perf_counter() - start:.1f} s"
-    print(f"{analysis.class_name}: {len(analysis.kernels)} kernels in {took}, stored in {path}")
+    print(f"{analysis.class_name}: {len(analysis.kernels)} kernels in {took}, stored in {path}{stands}")
     return 0
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #0d1c0406
@@ -103,7 +105,7 @@ def subject_of(target: str, db, trust_remote_code: bool = False) -> Subject:
     "The record of one model and the config to build it from"
     name, config = load_config(target, trust_remote_code)
     record = find_record(config, db)
-    path = next(p for d in (db.overlay, db.shipped) if (p := d / "models" / f"{record.id}.json").is_file())
+    path = db.home(record.id) / "models" / f"{record.id}.json"
     return Subject(path, record, ((name, config),))
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #2f5c82bb

@@ -1,0 +1,99 @@
+"A user's own records beside those that ship: they add, they never replace or taint, and they can be taken away again."
+import hashlib
+import json
+import shutil
+
+import pytest
+
+pytest.importorskip("torch")
+
+from lm_predictor.app.cli.main import main
+from lm_predictor.records.database import shipped_directory
+
+SHIPPED = shipped_directory()
+CONFIG = {"model_type": "olmo2", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "vocab_size": 320, "attention_bias": True, "max_position_embeddings": 512, "eos_token_id": 7}
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    "A database of a user who traced a model that does not ship, and after it a class that it shares with those that do"
+    place = tmp_path_factory.mktemp("user")
+    (place / "config.json").write_text(json.dumps(CONFIG))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_PREDICTOR_DB", str(place / "db"))
+        assert main(["trace", str(place / "config.json")]) == 0
+        assert main(["trace", "torch.nn.Linear"]) == 0
+    return place
+
+
+@pytest.fixture
+def user(traced, tmp_path, monkeypatch):
+    "A copy of it to work on"
+    shutil.copytree(traced / "db", tmp_path / "db")
+    shutil.copy(traced / "config.json", tmp_path)
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
+    return tmp_path
+
+
+def said(capsys, *argv, status=0) -> str:
+    capsys.readouterr()
+    assert main(list(argv)) == status
+    return capsys.readouterr().out
+
+
+def unverify(directory) -> None:
+    for path in [*directory.glob("*.json"), *directory.glob("models/*.json")]:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"verification": {"status": "unverified"}}))
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt2"])
+def test_a_trace_changes_no_report_of_what_ships(model, user, capsys, monkeypatch, tmp_path):
+    mine = said(capsys, "analyze", model)
+    unverify(user / "db")
+    assert said(capsys, "analyze", model) == mine
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "nothing"))
+    assert said(capsys, "analyze", model) == mine and "note:" not in mine
+
+
+def test_ones_own_copy_of_a_shipped_model_changes_nothing(capsys, monkeypatch, tmp_path):
+    "The same model from the same source, of which nothing was verified"
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
+    before = [said(capsys, *command.split()) for command in ("analyze gpt2", "module GPT2MLP", "expand GPT2MLP --model gpt2")]
+    [path] = (SHIPPED / "models").glob("gpt2-*.json")
+    (tmp_path / "db" / "models").mkdir(parents=True)
+    shutil.copy(path, tmp_path / "db" / "models")
+    for name in {call[1] for graph in json.loads(path.read_text())["cases"].values() for call in graph["calls"]}:
+        shutil.copy(SHIPPED / f"{name}.json", tmp_path / "db")
+    unverify(tmp_path / "db")
+    assert [said(capsys, *command.split()) for command in ("analyze gpt2", "module GPT2MLP", "expand GPT2MLP --model gpt2")] == before
+
+
+def test_a_class_traced_later_breaks_no_model(user, capsys):
+    config = str(user / "config.json")
+    assert said(capsys, "expand", "Olmo2MLP", "--model", config).endswith("seq_len*a_bytes\n")
+    out = said(capsys, "analyze", config)
+    assert "stale" not in out and "unverified" not in out
+    assert said(capsys, "verify", config).endswith("11 records: 11 verified\n")
+
+
+def test_ones_own_doubts_are_ones_own(user, capsys):
+    "Of two models that share a class, one is not verified: only its own report says so"
+    config, linear = str(user / "config.json"), user / "db" / "torch.nn.modules.linear.Linear.json"
+    data = json.loads(linear.read_text())
+    other = {"status": "unverified", "doubted": ["llama-0000000a"]}
+    linear.write_text(json.dumps(data | {"verification": other}))
+    assert "unverified" not in said(capsys, "analyze", config)
+    linear.write_text(json.dumps(data | {"verification": {"status": "unverified"}}))
+    assert "unverified: Linear (unverified)" in said(capsys, "analyze", config)
+
+
+def test_verify_does_not_rewrite_what_ships(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
+    [path] = (SHIPPED / "models").glob("gpt2-*.json")
+    files = [path, *(SHIPPED / f"{c[1]}.json" for c in json.loads(path.read_text())["cases"]["decode"]["calls"])]
+    state = lambda: [(p.stat().st_mtime_ns, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files]
+    before = state()
+    monkeypatch.setattr("lm_predictor.verification.prove.packages", lambda: {"torch": "9.9"})  # so that the outcome is another one
+    out = said(capsys, "verify", "transformers.models.gpt2.modeling_gpt2.GPT2MLP")
+    assert "what ships is not rewritten" in out and state() == before and not list(tmp_path.rglob("*.json"))
