@@ -71,14 +71,14 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
         compared = outcome.result != "cannot run"
         checks = against_counter(record, config, record_values(record, config)).checks if compared else ()
         for case in CASES:
-            mine = [c for c in checks if c.what.endswith(f": {case}")]
+            mine = [c for c in checks if c.part == case]
             out[case] = next((c.detail for c in mine if not c.ok), f"exact ({len(mine)})" if mine else "not compared")
         if not verify:
             return out | {"classes": len(classes), "seconds": round(time.perf_counter() - start, 1), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
         values = record_values(record, config)
         whole, found = verify_model(record, collect(record, config, values), Database.of(classes))
-        wrong = [f"{c.what}: {c.detail}"[:300] for c in whole if not c.ok]
-        bad = {n.rsplit(".", 1)[-1]: f"{c.what}: {c.detail}"[:300] for n, rows in found.items() for c in rows if not c.ok and c.what != PROOF}
+        wrong = [f"{c.name}: {c.detail}"[:300] for c in whole if not c.ok]
+        bad = {n.rsplit(".", 1)[-1]: f"{c.name}: {c.detail}"[:300] for n, rows in found.items() for c in rows if not c.ok and c.what != PROOF}
         out |= {"classes": len(found), "verified": 0 if wrong else len(found) - len(bad), "failed": wrong[:2] + [f"{n}: {t}" for n, t in bad.items()][:4]}
     except (Exception, Late) as e:
         out["error"] = f"{type(e).__name__}: {' '.join(str(e).split())[:240]}{at_fault(e)}"

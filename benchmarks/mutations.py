@@ -318,8 +318,8 @@ class Bench:
         failed = []
         for model, record in self.records.items():
             own, classes = verify_model(record, self.evidence[model], self.db)
-            failed += [f"{model}: {c.what}: {c.detail}" for c in own if not c.ok]
-            failed += [f"{name}: {c.what}: {c.detail}" for name, checks in classes.items() for c in checks if not c.ok]
+            failed += [f"{model}: {c.name}: {c.detail}" for c in own if not c.ok]
+            failed += [f"{name}: {c.name}: {c.detail}" for name, checks in classes.items() for c in checks if not c.ok]
         return failed
 
 
@@ -409,7 +409,7 @@ def report(mutants: list, same: list, bench: Bench, seconds: float) -> None:
         of = [m for m in mutants if m.site.kind == kind]
         print(f"| {kind} | {len(bench.sites[kind]):,} | {len(of)} | {sum(bool(m.caught) for m in of)} |")
     print("\n| check that caught it first | mutants |\n|---|---:|")
-    for what, n in Counter(m.caught.partition(": ")[0] for m in mutants if m.caught).most_common():
+    for what, n in Counter(m.caught for m in mutants if m.caught).most_common():
         print(f"| {what} | {n} |")
     caught = sum(bool(m.caught) for m in mutants)
     print(f"\n{caught} of {len(mutants)} mutants caught, {caught / len(mutants):.2%} (aim {AIM:.1%}), in {seconds:.0f} s; {len(same)} changes came to nothing and are not counted")

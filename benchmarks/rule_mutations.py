@@ -173,7 +173,7 @@ class RuleBench:
         evidence, db = collect(record, full, values), Database.of(classes)
         evidence.counted = [("", counted(full, values, workloads_of(record, values)))]
         checks = [*model_checks(record, evidence, db), *(check for _, check in class_checks(record, evidence, db))]
-        return [f"{c.what}: {c.detail}" for c in checks if not c.ok]
+        return [f"{c.name}: {c.detail}" for c in checks if not c.ok]
 
     def third(self, record, values: dict, kinds: list, rows: dict) -> str:
         "The first operator whose bytes the byte counter cannot explain"

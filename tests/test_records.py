@@ -81,7 +81,7 @@ def test_a_class_that_moved_by_one_line_is_unchanged_for_everyone(tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / path.name).write_bytes(path.read_bytes())
     record, moved = record_from_json(json.loads(path.read_text())), 0
-    for name in {row[1] for row in record.cases["decode"]["calls"]}:
+    for name in {c.class_name for c in record.graph("decode").calls}:
         data = json.loads((shipped_directory() / f"{name}.json").read_text())
         for line in ("line_start", "line_end"):
             data["source"][line] -= 1
@@ -99,3 +99,13 @@ def test_every_shipped_record_is_verified():
     from lm_predictor.records.status import untrusted
     for path in RECORDS:
         assert untrusted(record_from_json(json.loads(path.read_text())), DB) == [], path.stem
+
+
+def test_reading_a_case_changes_nothing():
+    "A case is read from its JSON when it is asked for, once; the record and what it was read from stay as they were"
+    data = json.loads(RECORDS[0].read_text())
+    record, before = record_from_json(data), json.dumps(data)
+    case = next(iter(record.cases))
+    assert record.graph(case) is record.graph(case) is record.cases[case] and json.dumps(data) == before
+    with pytest.raises(TypeError):
+        record.cases[case] = None

@@ -15,7 +15,7 @@ from ..records.model import ModelRecord, record_from_json
 from ..records.source import SourceState, source_state
 
 # %% auto #0
-__all__ = ['config_value', 'symbol_values', 'setting', 'fits', 'note_given', 'stored_records', 'called_classes', 'outdated']
+__all__ = ['config_value', 'symbol_values', 'setting', 'fits', 'note_given', 'stored_records', 'outdated']
 
 # %% ../../nbs/models/05_matching.ipynb #48f4d967
 def config_value(config: dict, names: list, default=None):
@@ -121,16 +121,10 @@ def stored_records(model_type: str, db: Database):
             if own and db.home(path.stem) == directory:
                 yield path, record_from_json(read_json(path), str(path))
 
-# %% ../../nbs/models/05_matching.ipynb #63752e0b
-def called_classes(record: ModelRecord) -> list[str]:
-    "The classes whose modules a record calls"
-    rows = (c for case in record.cases.values() for c in (case["calls"] if isinstance(case, dict) else case.calls))
-    return list(dict.fromkeys(c[1] if isinstance(c, list) else c.class_name for c in rows))
-
 # %% ../../nbs/models/05_matching.ipynb #8a3de86c
 def outdated(record: ModelRecord, db: Database) -> str:
     "Why a record is not about the installed source; empty when it is, or when that source is not installed"
-    for name in called_classes(record):
+    for name in record.called_classes:
         path = db.path(name, model=record.id)
         if path is None:
             return f"{name} has no record"

@@ -150,7 +150,7 @@ def verification(
         if record_to_json(again) == record_to_json(before):
             return before.verification
     checks = [
-        Check(f"{COUNTER}: prefill, decode, extend", outcome.result == "equal", outcome.note),
+        Check(COUNTER, outcome.result == "equal", outcome.note, "prefill, decode, extend"),
         *expansion(record, db),
         Check("every operator has a cost rule", not record.uncounted, ", ".join(record.uncounted))
     ]

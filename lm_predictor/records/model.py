@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..formula.language import Condition, parse, parse_condition
@@ -16,7 +17,8 @@ from .cases import CASE_NAMES, Case
 from .graph import Graph, check_graph, check_names, graph_from_json, graph_to_json
 
 # %% auto #0
-__all__ = ['RECORD_SCHEMA', 'broken_rule', 'moved', 'ModelRecord', 'record_to_json', 'record_from_json', 'check_record']
+__all__ = ['RECORD_SCHEMA', 'broken_rule', 'moved', 'RecordError', 'Cases', 'ModelRecord', 'record_to_json', 'record_from_json',
+           'check_record']
 
 # %% ../../nbs/records/03_model.ipynb #ce07cd29
 def _row(*fields) -> dict:
@@ -141,6 +143,66 @@ def _full_context(c: Condition) -> bool:
     "Whether a condition only says that a workload's tokens do not fill all positions of a model"
     return c.relation == "!=" and str(c.left) == "max_position_embeddings" and c.right.names <= {"cache_len", "seq_len"}
 
+# %% ../../nbs/records/03_model.ipynb #4b8651be
+class RecordError(ValueError):
+    "A model record that cannot be read; the text names the file and what is wrong"
+
+
+class Cases(Mapping):
+    "The graphs of a record by case, each read when it is asked for; a damaged one raises RecordError then"
+
+    def __init__(
+        self,
+        rows: Mapping,              # case name -> Graph or its JSON
+        names: set,                 # what its formulas may use
+        where: str = "model record",  # the file that they are from, for errors
+    ):
+        self._rows, self._names, self._where, self._read = dict(rows), frozenset(names), where, {}
+
+    def __getitem__(self, case: str) -> Graph:
+        if case not in self._read:
+            row = self._rows[case]
+            self._read[case] = row if isinstance(row, Graph) else self._parsed(case, row)
+        return self._read[case]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, case) -> bool:  # that of a Mapping would read it
+        return case in self._rows
+
+    def __or__(self, other: Mapping) -> Cases:
+        "These and others, which go before"
+        return Cases({**self._rows, **self._read, **other}, self._names, self._where)
+
+    def _parsed(self, case: str, row: object) -> Graph:
+        try:
+            graph = graph_from_json(row)
+            check_graph(graph, self._names)
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as e:
+            raise self._damaged(case, str(e)) from None
+        return graph
+
+    def _damaged(self, case: str, why: str) -> RecordError:
+        rule = broken_rule({**_EMPTY, "cases": {case: self._rows[case]}}) or f"$.cases.{case}: {_one_line(why)}"
+        return RecordError(f"{self._where}: {rule}; restore or delete it")
+
+    @property
+    def called_classes(self) -> list[str]:
+        "The classes whose modules are called in any case, without parsing a formula"
+        found = {}
+        for case, row in self._rows.items():
+            try:
+                found |= dict.fromkeys(
+                    [c.class_name for c in row.calls] if isinstance(row, Graph) else [c[1] for c in row["calls"]]
+                )
+            except (KeyError, TypeError, IndexError):
+                raise self._damaged(case, "it names no calls") from None
+        return list(found)
+
 # %% ../../nbs/records/03_model.ipynb #c56ce780
 @dataclass(frozen=True)
 class ModelRecord:
@@ -157,26 +219,25 @@ class ModelRecord:
     modules: list  # [path, class name, how many, parameters of each], for `inspect`
     uncounted: dict  # operator -> where it was met
     notes: tuple[str, ...]  # what a reader of the numbers must know
-    cases: dict = field(repr=False)  # case name -> Graph or its JSON
+    cases: Mapping = field(repr=False)  # case name -> Graph; a mapping to JSON becomes Cases
     case_assumptions: dict = field(default_factory=dict)  # case name -> conditions that only this case has
     experts: tuple = ()  # experts of a layer, and experts that a token is routed to; () without routing
     method: str = "symbolic"  # or "sampled": formulas identified from runs with numbers
     verification: dict = field(default_factory=dict)  # status, checks, packages, date
     where: str = "model record"  # the file that it was read from
 
+    def __post_init__(self):
+        if not isinstance(self.cases, Cases):
+            object.__setattr__(self, "cases", Cases(self.cases, {*self.symbols, *_WORKLOAD}, self.where))
+
     def graph(self, case: str) -> Graph:
-        "The graph of a case; raises ValueError when what the file holds is none"
-        if not isinstance(self.cases[case], Graph):
-            try:
-                graph = graph_from_json(self.cases[case])
-                check_graph(graph, {*self.symbols, *_WORKLOAD})
-            except (KeyError, TypeError, AttributeError, IndexError, ValueError) as e:
-                rule = (
-                    broken_rule({**_EMPTY, "cases": {case: self.cases[case]}}) or f"$.cases.{case}: {_one_line(str(e))}"
-                )
-                raise ValueError(f"{self.where}: {rule}; restore or delete it") from None
-            self.cases[case] = graph  # read once; the only thing in a record that changes
+        "The graph of a case; raises RecordError when what the file holds is none"
         return self.cases[case]
+
+    @property
+    def called_classes(self) -> list[str]:
+        "The classes whose modules are called in any case, without parsing a formula; raises RecordError"
+        return self.cases.called_classes
 
     @property
     def conditions(self) -> list[Condition]:
@@ -248,7 +309,7 @@ def record_to_json(r: ModelRecord) -> dict:
 
 # %% ../../nbs/records/03_model.ipynb #786d414b
 def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
-    "A model record from parsed JSON; raises ValueError naming the file and what is missing"
+    "A model record from parsed JSON; raises RecordError naming the file and what is missing"
     try:
         record = ModelRecord(
             data["id"], data["model_type"], data["class_name"], data["packages"], data["symbols"], data["settings"],
@@ -264,20 +325,20 @@ def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
         )
         return record
     except (KeyError, TypeError, AttributeError, ValueError) as e:
-        raise ValueError(f"{where}: {broken_rule(data) or _one_line(str(e))}; restore or delete it") from None
+        raise RecordError(f"{where}: {broken_rule(data) or _one_line(str(e))}; restore or delete it") from None
 
 # %% ../../nbs/records/03_model.ipynb #e9f92a78
 def check_record(data: object, where: str = "model record") -> ModelRecord:
-    "The model record in parsed JSON, checked whole: schema, indices and formulas of every case; raises ValueError"
+    "The model record in parsed JSON, checked whole: schema, indices and formulas of every case; raises RecordError"
     rule = broken_rule(data)
     if rule:
-        raise ValueError(f"{where}: {rule}; restore or delete it")
+        raise RecordError(f"{where}: {rule}; restore or delete it")
     record = record_from_json(data, where)
     for text in (*record.assumptions, *(a for texts in record.case_assumptions.values() for a in texts)):
         try:
             check_names([parse_condition(text)], {*record.symbols, *_WORKLOAD})
         except ValueError as e:
-            raise ValueError(f"{where}: assumption {_one_line(text, 60)!r}: {e}; restore or delete it") from None
+            raise RecordError(f"{where}: assumption {_one_line(text, 60)!r}: {e}; restore or delete it") from None
     for case in record.cases:
         record.graph(case)
     return record

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from .database import Database, doubted
 from .files import DatabaseError, read_json
-from .graph import Graph
-from .model import ModelRecord
+from .model import ModelRecord, RecordError
 from .source import SourceState, source_state
 
 # %% auto #0
@@ -21,9 +20,15 @@ __all__ = ['SOURCE', 'PROOF', 'CLASS_CHECKS', 'Check', 'grouped', 'verdict', 'un
 @dataclass(frozen=True)
 class Check:
     "One thing that was checked, and how it came out"
-    what: str  # "symbolic equals concrete: decode_b1"
+    what: str  # "symbolic equals concrete"
     ok: bool
     detail: str = ""
+    part: str = ""  # the case or phase that it is about, "decode_b1"; empty where it is about all
+
+    @property
+    def name(self) -> str:
+        "What is shown of it: `symbolic equals concrete: decode_b1`"
+        return f"{self.what}: {self.part}" if self.part else self.what
 
 
 SOURCE = "source unchanged"  # the check that tells stale from unverified
@@ -34,13 +39,12 @@ CLASS_CHECKS = (  # of a class, in the order in which its record names them
 )
 
 
-def grouped(names: list[str]) -> list[str]:
-    "The parts of each check in one text: `a: x`, `a: y` -> `a: x, y`"
-    parts: dict[str, list] = {}
-    for name in names:
-        about, _, part = name.partition(": ")
-        parts.setdefault(about, []).extend([part] if part else [])
-    return [f"{about}: {', '.join(dict.fromkeys(p))}" if p else about for about, p in parts.items()]
+def grouped(checks: list[Check]) -> list[str]:
+    "The names of checks, those of one thing in one text: `a: x, y`"
+    parts: dict[str, dict] = {}
+    for c in checks:
+        parts.setdefault(c.what, {}).update({c.part: None} if c.part else {})
+    return [f"{what}: {', '.join(p)}" if p else what for what, p in parts.items()]
 
 # %% ../../nbs/records/07_status.ipynb #c7834722
 def verdict(
@@ -52,8 +56,8 @@ def verdict(
     "What a record's `verification` holds after these checks; the date stays where nothing else changed"
     failed = [c for c in checks if not c.ok]
     status = "stale" if any(c.what == SOURCE for c in failed) else "unverified" if failed else "verified"
-    found = {"packages": dict(sorted(packages.items())), "checks": grouped([c.what for c in checks if c.ok])}
-    found |= {"failed": [f"{c.what}: {c.detail}"[:300].rstrip(": ") for c in failed]} if failed else {}
+    found = {"packages": dict(sorted(packages.items())), "checks": grouped([c for c in checks if c.ok])}
+    found |= {"failed": [f"{c.name}: {c.detail}"[:300].rstrip(": ") for c in failed]} if failed else {}
     kept = (
         (before or {}).get("date")
         if {k: v for k, v in (before or {}).items() if k != "date"} == {"status": status, **found}
@@ -82,21 +86,12 @@ def untrusted(record: ModelRecord, db: Database) -> list[str]:
     "What in a model's tree is not verified, each with its reason: `LlamaAttention (no record)`"
     status = record.verification.get("status", "unverified")
     found = [] if status == "verified" else [f"record {record.id} ({status})"]
-    for name in _classes(record):
+    try:
+        classes = record.called_classes
+    except RecordError:
+        return found  # a damaged record, which whoever reads its figures reports
+    for name in classes:
         reason = _doubt(name, db, record.id)
         if reason:
             found.append(f"{name.rpartition('.')[2]} ({reason})")
     return found
-
-
-def _classes(record: ModelRecord) -> list[str]:
-    "The classes that are called in any case, without parsing a formula"
-    found = {}
-    for case in record.cases.values():
-        try:
-            found |= dict.fromkeys(
-                [c.class_name for c in case.calls] if isinstance(case, Graph) else [row[1] for row in case["calls"]]
-            )
-        except (KeyError, TypeError, IndexError):
-            return []  # a damaged record, which whoever reads its figures reports
-    return list(found)

@@ -5,6 +5,7 @@
 # %% ../../nbs/verification/02_compare.ipynb #1d599ec9
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 
 from ..formula.tree import FormulaError
@@ -78,23 +79,16 @@ def difference(ours: Graph, theirs: Graph) -> str:
 # %% ../../nbs/verification/02_compare.ipynb #fd4d2d79
 def compare_case(record: ModelRecord, case: str, evidence) -> Check:
     "Every figure of every operator of a case, at the numbers of each run"
-    what, runs = f"symbolic equals concrete, per operator: {case}", evidence.runs.get(case, [])
+    outcome, runs = partial(Check, "symbolic equals concrete, per operator", part=case), evidence.runs.get(case, [])
     for run in runs:
         try:
             found = difference(record.graph(case).at(run.values), run.graph)
         except (FormulaError, LookupError, TypeError) as e:
             found = " ".join(str(e).split())
         if found:
-            return Check(what, False, f"{found} (where {', '.join(f'{n}={v}' for n, v in run.values.items())})")
-    return Check(
-        what,
-        bool(runs),
-        (
-            f"{len(runs)} runs"
-            if runs
-            else "; ".join(evidence.problems) or "no sizes that its conditions allow were found"
-        ),
-    )
+            return outcome(False, f"{found} (where {', '.join(f'{n}={v}' for n, v in run.values.items())})")
+    none = "; ".join(evidence.problems) or "no sizes that its conditions allow were found"
+    return outcome(bool(runs), f"{len(runs)} runs" if runs else none)
 
 # %% ../../nbs/verification/02_compare.ipynb #07868172
 def compare_weights(record: ModelRecord, evidence) -> Check:
@@ -138,15 +132,16 @@ def compare_pairs(record: ModelRecord, case: str, evidence) -> list[Check]:
     if not any(n.pairs for n in record.graph(case).nodes):
         return []
     alike = Case.parse(case).without("all_logits", "single").name  # its masks leave the same pairs
-    what, runs = f"pairs under the mask equal a run with data: {case}", evidence.kept.get(alike, [])
+    outcome = partial(Check, "pairs under the mask equal a run with data", part=case)
+    runs = evidence.kept.get(alike, [])
     for values, theirs in runs:
         try:
             graph = record.graph(case).at(values)
         except FormulaError as e:
-            return [Check(what, False, str(e))]
+            return [outcome(False, str(e))]
         ours = [n.pairs for n in graph.nodes if n.scores is not None]
         if not _left_alike(ours, theirs):
-            return [Check(what, False, f"{ours}, the run left {theirs}")]
+            return [outcome(False, f"{ours}, the run left {theirs}")]
     if not runs and alike in evidence.too_large:
-        return [Check(what, True, "too large to run; the pattern of the mask was found with a window of 6 tokens")]
-    return [Check(what, bool(runs), f"{len(runs)} runs" if runs else "; ".join(evidence.problems))]
+        return [outcome(True, "too large to run; the pattern of the mask was found with a window of 6 tokens")]
+    return [outcome(bool(runs), f"{len(runs)} runs" if runs else "; ".join(evidence.problems))]

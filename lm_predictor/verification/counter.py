@@ -74,12 +74,12 @@ def torch_matmul_flops(
 ) -> list[int]:
     """FLOPs in matrix products of one forward at each workload (logits of the last position), by FlopCounterMode.
 
-    Raises CounterError where the model cannot run on the meta device.
+    Raises CounterError where the model cannot be built or run on the meta device.
     """
     with KnownShapes(), torch.device("meta"), torch.no_grad():
-        # the choice is noted in the config
-        model = build(copy.deepcopy(config), experts_implementation="batched_mm").requires_grad_(False)
         try:
+            # the choice is noted in the config
+            model = build(copy.deepcopy(config), experts_implementation="batched_mm").requires_grad_(False)
             return _counts(Runnable(model).warm_up(), workloads)
         except Exception as e:  # whatever a model's code raises where it looks at data
             raise CounterError(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
@@ -119,7 +119,7 @@ def compare_counted(record: ModelRecord, rows: list, name: str = "") -> list[Che
         sizes = f"batch {at['batch_size']}, {at['seq_len']} new, {at['cache_len']} cached"
         said = f"{ours}, torch counts {theirs}" if case else "no case of the record has these sizes"
         where = f"{name + ' ' if name else ''}{phase} at {sizes}"
-        checks.append(Check(f"{COUNTER}: {phase}", bool(case) and ours == theirs, f"{where}: {said}"))
+        checks.append(Check(COUNTER, bool(case) and ours == theirs, f"{where}: {said}", phase))
     return checks
 
 # %% ../../nbs/verification/02_counter.ipynb #ff06b4af

@@ -64,7 +64,7 @@ def expansion(record: ModelRecord, db: Database, cases=None) -> list[Check]:
             )
         except (ExpandError, FormulaError, SchemaError, LookupError) as e:
             ok, why = False, str(e)
-        checks.append(Check(f"expansion equals trace, in sum: {case}", ok, why))
+        checks.append(Check("expansion equals trace, in sum", ok, why, case))
     return checks
 
 # %% ../../nbs/verification/03_expansion.ipynb #38a68bd9

@@ -15,17 +15,19 @@ import random
 import shutil
 import signal
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ..records.database import (
     Database, DatabaseError, doubted, models_of, read_analysis, shipped_directory)
 from ..records.files import read_json, write_json
-from ..records.model import ModelRecord, record_from_json
+from ..records.model import ModelRecord, RecordError, record_from_json
+from ..formula.tree import FormulaError
 from ..models.matching import fits, symbol_values
 from ..models.loading import full_config
 from ..models.hub import presets
-from ..records.analysis import Analysis, name_record
+from ..models.validation import ModelError
+from ..records.analysis import Analysis, SchemaError, name_record
 from .numbers import samples
 from ..records.source import package_root
 from ..records.status import CLASS_CHECKS, PROOF, SOURCE, Check, verdict
@@ -95,7 +97,7 @@ def joined(outcomes: list[Outcome]) -> Outcome:
     classes = {name: rows for o in outcomes for name, rows in o.classes.items()}
     wrong = [c for c in checks if not c.ok]
     if wrong:  # a class agrees with a record that is wrong for one of its checkpoints
-        bad = Check(PROOF, False, wrong[0].what)
+        bad = Check(PROOF, False, wrong[0].name)
         classes = {name: [bad if c.what == bad.what else c for c in rows] for name, rows in classes.items()}
     return Outcome(outcomes[0].record_id, checks, classes, sum(o.seconds for o in outcomes))
 
@@ -104,33 +106,26 @@ def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, cou
     "All checks of one model record with one config; `counting`: only what torch's counter says of this config"
     from lm_predictor.verification.counter import COUNTER, CounterError, compare_counted, counted, workloads_of
     from lm_predictor.verification.verify import verify_model
+    from lm_predictor.verification.reference_run import collect
     start, record, db = time.perf_counter(), record_from_json(read_json(path), str(path)), Database(overlay, shipped)
+    outcome = lambda checks, classes=(): Outcome(record.id, checks, dict(classes), time.perf_counter() - start)
     try:
         full, values = full_config(config), symbol_values(record, _whole(config))
-        try:
-            rows = counted(full, values, workloads_of(record, values))
-        except CounterError as e:  # a model that needs data: there is no count to compare with
-            rows, failed = [], [Check(COUNTER, False, f"{name} cannot run on tensors without data: {e}")]
-        else:
-            failed = []
+    except ModelError as e:
+        return outcome([Check("the model can be built", False, f"{name}: {e}")])
+    try:
+        rows, failed = counted(full, values, workloads_of(record, values)), []
+    except CounterError as e:  # a model that needs data: there is no count to compare with
+        rows, failed = [], [Check(COUNTER, False, f"{name} cannot run on tensors without data: {e}")]
+    try:
         if counting:
-            return Outcome(
-                record.id, [*compare_counted(record, rows, name), *failed], seconds=time.perf_counter() - start
-            )
-        from lm_predictor.verification.reference_run import collect
+            return outcome([*compare_counted(record, rows, name), *failed])
         evidence = collect(record, full, values)
         evidence.counted = [(name, rows)]
         own, classes = verify_model(record, evidence, db)
-        return Outcome(record.id, [*own, *failed], classes, time.perf_counter() - start)
-    except Exception as e:  # whatever transformers raises for this model
-        return Outcome(
-            record.id, [Check("the model can be run", False, f"{name}: {_line(e)}")],
-            seconds=time.perf_counter() - start
-        )
-
-
-def _line(e: Exception) -> str:
-    return f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
+    except (RecordError, DatabaseError, SchemaError, FormulaError) as e:  # a file that is damaged
+        return outcome([Check("the records can be read", False, f"{name}: {e}"), *failed])
+    return outcome([*own, *failed], classes)
 
 # %% ../../nbs/verification/05_prove.ipynb #fb456774
 def packages() -> dict:
@@ -244,11 +239,9 @@ def class_checks_of(
 ) -> list[Check]:
     "The checks of a class in its models, in the order of CLASS_CHECKS"
     models = models_of(analysis.variants) - {""}
+    detail = lambda c, model: f"{model}: {c.detail}" if c.detail and c.what != SOURCE else c.detail
     checks = [
-        Check(
-            c.what.partition(": ")[0] if c.ok else c.what, c.ok,
-            c.detail and f"{model}: {c.detail}" if c.what != SOURCE else c.detail
-        )
+        replace(c, part="" if c.ok else c.part, detail=detail(c, model))
         for model, rows in sorted(found.items())
         for c in rows
         if c.what != PROOF or not c.ok
@@ -259,10 +252,9 @@ def class_checks_of(
         checks.append(Check(PROOF, False, f"not verified: {', '.join(wrong)}" if models else alone))
     elif all(c.ok for c in checks):
         checks.append(Check(PROOF, True))
-    heading = lambda c: c.what.partition(": ")[0]
-    failed = {heading(c) for c in checks if not c.ok}
-    once = {(c.what, c.detail if not c.ok else ""): c for c in checks if not c.ok or c.what not in failed}.values()
-    return sorted(once, key=lambda c: CLASS_CHECKS.index(heading(c)) if heading(c) in CLASS_CHECKS else -1)
+    failed = {c.what for c in checks if not c.ok}
+    once = {(c.name, c.detail if not c.ok else ""): c for c in checks if not c.ok or c.what not in failed}.values()
+    return sorted(once, key=lambda c: CLASS_CHECKS.index(c.what) if c.what in CLASS_CHECKS else -1)
 
 # %% ../../nbs/verification/05_prove.ipynb #6bd1b929
 NOT_STORED = "what ships is not rewritten: the outcome of its checks is shown here, and stored nowhere"

@@ -118,9 +118,8 @@ def class_checks(record: ModelRecord, evidence, db: Database):
             for name, found in _both(compare_classes(sheet, record.id, case, db), met):
                 problems.setdefault(name, []).extend(found)
         for name, found in problems.items():
-            yield name, Check(
-                f"kernels equal the trace, per operator: {case}", not found, "; ".join(dict.fromkeys(found))
-            )
+            said = "; ".join(dict.fromkeys(found))
+            yield name, Check("kernels equal the trace, per operator", not found, said, case)
     for name, rows in evidence.alone.items():
         # a record that does not know a flag speaks of its usual value
         if name in db and by_itself(analysis := db.get(name, model=record.id), record.id):
@@ -141,7 +140,7 @@ def verify_model(record: ModelRecord, evidence, db: Database) -> tuple[list[Chec
     for name, check in class_checks(record, evidence, db):
         classes.setdefault(name, []).append(check)
     wrong = [c for c in own if not c.ok]
-    proof = Check(PROOF, not wrong, wrong[0].what if wrong else "")
+    proof = Check(PROOF, not wrong, wrong[0].name if wrong else "")
     return own, {
         name: [
             Check("schema", True),

@@ -214,5 +214,5 @@ def checks(page: Audit) -> tuple[Page, list[Check]]:
     )
     found = [source_check(page.analysis), *(c for n, c in class_checks(page.record, evidence, page.db) if n == name)]
     earlier = [(c, "in the record", "held") for c in page.analysis.verification.get("checks", ())]
-    rows = [*((c.what, "now", "holds" if c.ok else f"**fails**: {c.detail}") for c in found), *earlier]
+    rows = [*((c.name, "now", "holds" if c.ok else f"**fails**: {c.detail}") for c in found), *earlier]
     return table(("check", "when", "outcome"), rows), found

@@ -96,7 +96,7 @@ def print_checks(checks: list, several: bool = False) -> None:
     for c in wrong[:3] if several else checks:
         detail = f": {c.detail}" if not c.ok else f" ({c.detail})"
         shown = detail if len(detail) < 400 or "\n" in detail else f"{detail[:397]}..."
-        print(f"  {'ok  ' if c.ok else 'FAIL'} {c.what}" + (shown if c.detail else ""), flush=True)
+        print(f"  {'ok  ' if c.ok else 'FAIL'} {c.name}" + (shown if c.detail else ""), flush=True)
     if several and len(wrong) > 3:
         print(f"  and {len(wrong) - 3} more")
 
