@@ -1,4 +1,4 @@
-"Wrong input: one clear line on stderr, exit status 1, nothing on stdout, nothing written."
+"Wrong input: one clear line on stderr, exit status 1, or 2 where the line is not understood; nothing on stdout, nothing written."
 import importlib.util
 import json
 
@@ -50,8 +50,9 @@ COMMANDS = {
 
 def wrong(argv, capsys, monkeypatch, tmp_path) -> str:
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
-    assert main(argv) == 1
+    status = main(argv)
     out, err = capsys.readouterr()
+    assert status == (2 if "--help`)" in err else 1)
     assert out == "" and err.count("\n") == 1 and "Traceback" not in err and len(err) < 500
     assert not (tmp_path / "db").exists()
     return err.removeprefix("lm-predictor: ")

@@ -2,7 +2,11 @@
 import csv
 import io
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -146,3 +150,112 @@ def test_reprs():
         assert part in shown
     assert repr(cost) == "ModelCost('meta-llama/Llama-2-7b-hf': LlamaForCausalLM, 6,738,415,616 parameters; .at(...) gives numbers)"
     assert len(repr(run)) < 250 and {"analyze", "compute_flops", "compute_memory", "Workload"} <= set(dir(lm_predictor))
+
+
+# ---- mistakes
+
+MISTAKES = {  # a line that cannot be understood -> what is said of it; status 2
+    "analize gpt2": "argument COMMAND: unknown 'analize'; did you mean analyze? (see `lm-predictor --help`)",
+    "analyze gpt2 --bach-size 8": "unknown option --bach-size; did you mean --batch-size? (see `lm-predictor analyze --help`)",
+    "analyze gpt2 --bach-size=8": "unknown option --bach-size; did you mean --batch-size? (see `lm-predictor analyze --help`)",
+    "analyze gpt2 more": "unexpected 'more' (see `lm-predictor analyze --help`)",
+    "analyze": "the following arguments are required: MODEL (see `lm-predictor analyze --help`)",
+    "analyze gpt2 --execution flsh": "argument --execution: unknown 'flsh'; did you mean flash? (see `lm-predictor analyze --help`)",
+    "analyze gpt2 --batch-size": "argument --batch-size: expected one argument (see `lm-predictor analyze --help`)",
+    "db chek": "argument ACTION: unknown 'chek'; did you mean check? (see `lm-predictor db --help`)",
+    "db chck --into x": "argument ACTION: unknown 'chck'; did you mean check? (see `lm-predictor db --help`)",
+    "verify": "verify takes a CLASS or MODEL, or --all (see `lm-predictor verify --help`)",
+    "agent": "agent takes a CLASS, or --model MODEL for what a model needs (see `lm-predictor agent --help`)",
+    "expand LlamaMLP --set x": "--set takes NAME=VALUE, got 'x' (see `lm-predictor expand --help`)",
+    "": "the following arguments are required: COMMAND (see `lm-predictor --help`)",
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_mistake(line, capsys):
+    assert main(line.split()) == 2
+    assert capsys.readouterr() == ("", f"lm-predictor: {MISTAKES[line]}\n")
+
+
+# ---- where the output goes
+
+def shell(command: str, **environment):
+    "What /bin/sh makes of a line in which `lm` is this program; as it is started by a user, with no terminal"
+    env = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | environment
+    lm = f"{shlex.quote(sys.executable)} -m lm_predictor"
+    return subprocess.run(["bash", "-c", f"set -o pipefail; lm() {{ {lm} \"$@\"; }}; {command}"], env=env, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("command", ["analyze gpt2", "analyze gpt2 --format json", "module LlamaMLP", "expand LlamaForCausalLM", "models"])
+def test_closed_output(command):
+    "A stdout that is closed, a reader that goes, a full disk: no traceback, and the status says whether something was lost"
+    done = shell(f"lm {command} >&-")
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr and done.returncode == 0
+    done = shell(f"lm {command} | head -1")
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.count("\n") == 1
+    done = shell(f"lm {command} > /dev/full")
+    assert (done.returncode, done.stderr) == (1, "lm-predictor: output: no space left on device\n")
+
+
+def test_closed_errors():
+    done = shell("lm analyze lama-2-7b 2>&-")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+TABLES = ("analyze gpt2 --hardware a100", "analyze mixtral-8x7b --layers", "inspect mixtral-8x7b", "models", "hardware", "hardware a100",
+          "module LlamaAttention --operators", "module torch.nn.Linear", "expand LlamaDecoderLayer")
+
+
+@pytest.mark.parametrize("command", TABLES)
+@pytest.mark.parametrize("columns", [120, 80, 40])
+def test_layout(command, columns, capsys, monkeypatch):
+    "No line is longer than the terminal, and no name is cut into fragments where it fits"
+    monkeypatch.setenv("LM_PREDICTOR_DB", "none")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(command.split()) == 0
+    narrow = capsys.readouterr().out
+    assert narrow.strip() and max(map(len, narrow.splitlines())) <= columns
+    monkeypatch.setenv("COLUMNS", "9000")
+    assert main(command.split()) == 0
+    words = set(re.findall(r"[A-Za-z_]{3,}", capsys.readouterr().out))
+    fragments = {w for w in re.findall(r"(?<![….A-Za-z0-9_-])[A-Za-z_]{3,}(?![…A-Za-z_])", narrow) if w not in words}
+    assert not fragments
+
+
+@pytest.mark.parametrize("columns", ["0", "-3", "wide", "1", "9" * 30])
+@pytest.mark.parametrize("command", ["models", "hardware", "inspect gpt2", "analyze gpt2", "module LlamaMLP"])
+def test_columns(command, columns, capsys, monkeypatch):
+    "COLUMNS that is no width is none"
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(command.split()) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") > 5
+    if columns != "1":
+        monkeypatch.delenv("COLUMNS")
+        assert main(command.split()) == 0 and capsys.readouterr().out == out
+
+
+# ---- classes
+
+def test_expansion_is_read_once(capsys):
+    "Each call is printed once, and like terms are one"
+    assert main(["expand", "LlamaAttention"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("call ") == 4 and out.count("243 call torch.nn.modules.linear.Linear\n") == 1 and "/2" not in out
+    total = out.split("\ntotal\n")[1].replace("\n    ", " ")
+    assert re.search(r"^  FLOPs 8\*batch_size\*hidden_size\*head_dim\*num_heads\*seq_len \+ 7\*batch_size\*head_dim\*num_heads\*seq_len ", total)
+
+
+def test_module_names_attributes_that_exist(capsys):
+    "Every config.attribute that is printed is one of the config class of a model that has the class"
+    transformers = pytest.importorskip("transformers")
+    for name, config in (("LlamaAttention", "LlamaConfig"), ("GPT2Attention", "GPT2Config"), ("OPTDecoderLayer", "OPTConfig"),
+                         ("OPTAttention", "OPTConfig"), ("MixtralAttention", "MixtralConfig")):
+        assert main(["module", name]) == 0
+        attributes = re.findall(r"\(config\.(\w+)\)", capsys.readouterr().out)
+        assert attributes and all(hasattr(getattr(transformers, config)(), a) for a in attributes), (name, attributes)
+
+
+def test_module_names_a_few_models(capsys):
+    assert main(["module", "torch.nn.Linear"]) == 0
+    assert len(re.findall(r"\w+-[0-9a-f]{8}", capsys.readouterr().out)) == 3

@@ -160,8 +160,9 @@ def test_visits(page):
     (["--port", "0"], "--port must be from 1 to 65535, got 0"), (["--port", "many"], "argument --port: takes a whole number in the digits 0 to 9, got 'many'"),
 ])
 def test_wrong_arguments(argv, said, capsys):
-    assert main(["explore", "--no-browser", *argv]) == 1
+    status = main(["explore", "--no-browser", *argv])
     out, err = capsys.readouterr()
+    assert status == (2 if "--help`" in err else 1)
     assert out == "" and err.startswith(f"lm-predictor: {said}") and err.count("\n") == 1
 
 

@@ -21,7 +21,7 @@ from lm_predictor.formula.tree import (
     _short, reads_text)
 
 # %% auto #0
-__all__ = ['syntax_tree', 'parse', 'total', 'split_references', 'Condition', 'parse_condition']
+__all__ = ['syntax_tree', 'parse', 'total', 'collected', 'split_references', 'Condition', 'parse_condition']
 
 # %% ../../nbs/formula/01_language.ipynb #7b43f605
 _TOKEN = re.compile(r"""
@@ -296,6 +296,33 @@ def total(formulas: Iterable) -> Formula:
             count, rest = _coefficient(term)
             counts[rest] = counts.get(rest, 0) + count
     return _add(*[_multiply(_number(count), rest) for rest, count in counts.items()])
+
+# %% ../../nbs/formula/01_language.ipynb #647fdc62
+def _terms(formula: Formula) -> list:
+    "A formula as (coefficient, factors) of the terms of a sum"
+    if _is_number(formula): return [(Fraction(formula.args[0]), ())]
+    if formula.op == "+": return [term for part in formula.args for term in _terms(part)]
+    if formula.op == "/" and _is_number(formula.args[1]):
+        return [(count / formula.args[1].args[0], factors) for count, factors in _terms(formula.args[0])]
+    if formula.op != "*": return [(Fraction(1), (formula,))]
+    coefficient, factors = Fraction(1), []
+    for part in formula.args:
+        [(count, own), *more] = _terms(part)
+        coefficient *= 1 if more else count
+        factors += [collected(part)] if more else own
+    if len(factors) == 1 and factors[0].op == "+":
+        return [(coefficient*count, own) for count, own in _terms(factors[0])]
+    return [(coefficient, tuple(factors))]
+
+
+def collected(formula: Formula) -> Formula:
+    "The same value with like terms merged, in the order of their first appearance"
+    counts, shown = {}, {}
+    for count, factors in _terms(formula):
+        like = tuple(sorted(map(str, factors)))
+        counts[like] = counts.get(like, 0) + count
+        shown.setdefault(like, factors)
+    return _add(*[_multiply(_number(count), *shown[like]) for like, count in counts.items()])
 
 # %% ../../nbs/formula/01_language.ipynb #867e1fbc
 def split_references(formula: Formula) -> "tuple[Formula, dict[Reference, Formula]]":

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sysconfig
+import traceback
 from pathlib import Path
 
 from .hub import _hub_reachable, quiet
 from .validation import ModelError
 
 # %% auto #0
-__all__ = ['own_code', 'with_code', 'missing_package']
+__all__ = ['own_code', 'with_code', 'missing_package', 'where_raised']
 
 # %% ../../nbs/models/03_remote_code.ipynb #9598798a
 def own_code(config: dict) -> str:
@@ -60,6 +62,16 @@ def missing_package(error: BaseException) -> str:
         error = error.__cause__ or error.__context__
     return ""
 
+# %% ../../nbs/models/03_remote_code.ipynb #f6b975f6
+def where_raised(error: BaseException) -> str:
+    "`file:line` in the code of a model's author where an error came from, else where it was raised; empty without any"
+    import lm_predictor
+    libraries = {sysconfig.get_path(p) for p in ("stdlib", "purelib", "platlib")}
+    libraries |= {str(Path(lm_predictor.__file__).parent)}
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((*libraries, "<"))] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
 # %% ../../nbs/models/03_remote_code.ipynb #2171b52f
 def _code_class(code: dict, reference: str) -> type:
     "A class of a model's own code, loaded"
@@ -90,5 +102,5 @@ def _custom_config(config: dict):
         AutoModelForCausalLM.register(kind, model, exist_ok=True)
         return kind.from_dict({k: v for k, v in config.items() if k not in ("custom_code", "auto_map")})
     except Exception as e:  # somebody else's code
-        reason = missing_package(e) or f"{type(e).__name__}: {' '.join(str(e).split())[:240]}"
+        reason = missing_package(e) or f"{where_raised(e)}: {type(e).__name__}: {' '.join(str(e).split())[:240]}"
         raise ModelError(f"the code of {code['directory']} cannot be loaded: {reason}") from e

@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-from .options import Command, UsageError, amount, count, trust_option
+from .options import Command, Refusal, UsageError, amount, count, trust_option
 from lm_predictor.app.cli.terminal import (
-    Column, end_of_path, first_operators, print_fitted, print_lines, print_table, shares, short_source, tracing
+    Column, end_of_path, first_operators, print_fitted, print_lines, shares, short_source, tracing
 )
 from ..units import apart, digits, seconds, unit
 from ...obtain.analyze import analyze
@@ -167,7 +167,7 @@ def picture(name: str):
         from lm_predictor.app.plots.breakdown import plot_breakdown
         from lm_predictor.app.plots.roofline import plot_roofline
     except ImportError as e:
-        raise UsageError(f"--plot needs {e.name or 'matplotlib'}: pip install 'lm-predictor[notebook]'") from None
+        raise Refusal(f"--plot needs {e.name or 'matplotlib'}: pip install 'lm-predictor[notebook]'") from None
     check_suffix(name)
 
     def draw(run) -> None:
@@ -250,15 +250,20 @@ def inspect_options(i) -> None:
 
 def inspect_command(args) -> int:
     "Print the module tree of a model: classes, counts, parameters"
-    cost, rows = _cost(args), []
-    for path, class_name, times, own in cost.record.modules:
-        name = "  " * (path.count(".") + 1 if path else 0) + (path.rsplit(".", 1)[-1] or "(model)")
-        n, often = own.evaluate(cost.values), times.evaluate(cost.values)
-        rows.append([name, class_name, f"{often}", f"{n:,}" if n else "", str(own) if n else ""])
-    print_table(
-        [("module", "left"), ("class", "left"), ("count", "right"), ("parameters", "right"), ("formula", "left")],
-        rows, f"{cost.model}: {cost.parameters:,} parameters, {cost.record.class_name}"
-    )
+    cost = _cost(args)
+    numbers = [(t.evaluate(cost.values), n.evaluate(cost.values)) for _, _, t, n in cost.record.modules]
+    each = lambda f: tuple(f(*row[:2], *of, row[3]) for row, of in zip(cost.record.modules, numbers))
+    label = lambda path: "  " * (path.count(".") + 1 if path else 0) + (path.rsplit(".", 1)[-1] or "(model)")
+    columns = [
+        Column("module", each(lambda path, *_: label(path)), "", 0, 12, first_operators, True),
+        Column("class", each(lambda _, name, *__: name), "", 3, 18, end_of_path, True),
+        Column("count", each(lambda _, __, times, *___: f"{times}"), "", 2),
+        Column("parameters", each(lambda _, __, ___, n, ____: f"{n:,}" if n else ""), "", 1),
+        Column("formula", each(lambda _, __, ___, n, own: str(own) if n else ""), "", 4, 0, None, True),
+    ]
+    print_lines([[f"{cost.model}: {cost.parameters:,} parameters, {cost.record.class_name}"]])
+    print()
+    print_fitted(columns, [""] * len(numbers))
     return 0
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #8d6a192f

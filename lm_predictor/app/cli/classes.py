@@ -10,14 +10,16 @@ import re
 from pathlib import Path
 
 from .options import Command, UsageError, numbers_of, record_id
-from .terminal import print_table, short_source, stdout_console
+from .terminal import TABLE, broken, line_width, print_lines, print_table, short_source
 from ...cost.expand import cost_of, expand
+from ...formula.language import collected
 from ...records.analysis import analysis_to_json, kernel_to_json
-from ...records.database import Database
+from ...records.database import Database, read_json
 
 # %% auto #0
-__all__ = ['COMMANDS', 'brief', 'class_title', 'kernel_rows', 'module_options', 'print_class', 'module_command', 'print_kernels',
-           'expand_options', 'expand_command', 'audit_options', 'audit_command']
+__all__ = ['COMMANDS', 'brief', 'class_title', 'kernel_rows', 'config_attributes', 'module_options', 'print_class',
+           'module_command', 'figure_lines', 'tree_lines', 'expand_options', 'expand_command', 'audit_options',
+           'audit_command']
 
 # %% ../../../nbs/app/cli/03_classes.ipynb #7aa322eb
 def brief(formula) -> str:
@@ -33,8 +35,9 @@ def class_title(analysis, variant) -> str:
     title += f"\nstatus: {proof.get('status', 'unverified')}; made by {analysis.provenance.get('method', 'hand')}"
     if len(analysis.variants) > 1:
         which = f"variant {analysis.variants.index(variant) + 1} of {len(analysis.variants)}"
-        holds = ", ".join(variant.assumptions) or ", ".join(variant.models)
-        title += f"; {which}: {holds} (choose with --model)"
+        some = ", ".join(variant.models[:3])
+        models = f"{len(variant.models)} models: {some}, ..." if len(variant.models) > 3 else some
+        title += f"; {which}: {', '.join(variant.assumptions) or models} (choose with --model)"
     return title
 
 # %% ../../../nbs/app/cli/03_classes.ipynb #0d1c030a
@@ -51,6 +54,16 @@ def kernel_rows(kernel, operators: bool = False) -> list[list[str]]:
         via = f" in {o.via.split(' ')[0]}" if o.via else ""
         rows.append(["", f"  {o.name}{via}", str(o.cost.flops), str(o.cost.read), str(o.cost.write)])
     return rows
+
+# %% ../../../nbs/app/cli/03_classes.ipynb #82c0d202
+def config_attributes(variant, db) -> dict[str, str]:
+    "Symbol -> `config.attribute`, as the config class of the first model of a variant calls it"
+    try:
+        files = (d / f"models/{i}.json" for d in (db.overlay, db.shipped) for i in variant.models)
+        path = next(p for p in files if p.is_file())
+        return {name: f"config.{about['names'][0]}" for name, about in read_json(path)["symbols"].items()}
+    except (StopIteration, LookupError, ValueError, TypeError):
+        return {}
 
 # %% ../../../nbs/app/cli/03_classes.ipynb #e2977578
 def module_options(m) -> None:
@@ -70,17 +83,18 @@ def module_options(m) -> None:
     m.add_argument("--format", choices=("table", "json"), default="table")
 
 # %% ../../../nbs/app/cli/03_classes.ipynb #6a961fac
-def print_class(analysis, variant, operators: bool) -> None:
-    "Print a variant of a class: its kernels, its parameters, what it assumes"
+def print_class(analysis, variant, operators: bool, attributes: dict) -> None:
+    "Print a variant of a class: its kernels, its parameters, what it assumes; attributes: of the config, by symbol"
+    given_as = {p.name: attributes[p.name] for p in analysis.parameters
+                if p.given_by == "config" and p.name in attributes}
     rows = [row for kernel in variant.kernels for row in kernel_rows(kernel, operators)]
     print_table(
         [("line", "right"), ("code", "left"), ("FLOPs", "left"), ("read (bytes)", "left"), ("written (bytes)", "left")],
         rows, class_title(analysis, variant)
     )
     for p in (p for p in analysis.parameters if p.name in variant.names()):
-        print(f"  {p.name}: {p.meaning} ({p.origin})")
-    for a in variant.assumptions:
-        print(f"  assumes {a}")
+        print_lines([[f"  {p.name}: {p.meaning} ({given_as.get(p.name, p.origin)})"]])
+    print_lines([[f"  assumes {a}"] for a in variant.assumptions])
 
 
 def module_command(args) -> int:
@@ -97,19 +111,49 @@ def module_command(args) -> int:
         from lm_predictor.app.cli.agent import print_comparison
         print_comparison(analysis.class_name, db, args.model, args.case or "extend", args.set)
     else:
-        print_class(analysis, analysis.variant(record_id(args.model, db)), args.operators)
+        variant = analysis.variant(record_id(args.model, db))
+        print_class(analysis, variant, args.operators, config_attributes(variant, db))
     return 0
 
+# %% ../../../nbs/app/cli/03_classes.ipynb #d1c9215b
+def figure_lines(figures, indent: str, width: int) -> list[str]:
+    "Figures with their names: in one line where they fit, else each in lines of its own"
+    texts = [f"{what} {collected(formula)}" for what, formula in figures]
+    if len(joined := indent + "; ".join(texts)) <= min(width, 120):
+        return [joined]
+    lines = []
+    for first, *more in (broken(text, max(20, width - len(indent) - 2)) for text in texts):
+        lines += [indent + first, *(f"{indent}  {line}" for line in more)]
+    return lines
+
 # %% ../../../nbs/app/cli/03_classes.ipynb #98a71657
-def print_kernels(kernels, depth: int, console) -> None:
-    "Print kernels as a tree"
-    from rich.text import Text
+def _times(repeat) -> str:
+    return f" x {collected(repeat)}" if str(repeat) != "1" else ""
+
+
+def tree_lines(kernels, depth: int, width: int) -> list[str]:
+    "Lines of source as a tree: below each what it costs, and the calls in it with the lines of what they call"
+    lines, indent = [], "  " * depth
     for k in kernels:
-        times = f"  x {k.repeat}" if str(k.repeat) != "1" else ""
-        head = f"{'  ' * depth}{k.line or ''} {k.operation}{times}"
-        cost = f"  FLOPs {k.cost.flops}; read {k.cost.read}; written {k.cost.write}" if k.cost else ""
-        console.print(Text(head + cost), soft_wrap=True)
-        print_kernels(k.sub_kernels, depth + 1, console)
+        calls, at = [] if k.cost else k.sub_kernels, f"{k.line} " if k.line else ""
+        if len(calls) == 1:  # it is said once
+            [k] = calls
+            lines += broken(f"{indent}{at}{k.operation}{_times(k.repeat)}", width)
+            lines += tree_lines(k.sub_kernels, depth + 1, width)
+            continue
+        name = k.code.splitlines()[0] if calls and k.code else k.operation
+        lines += broken(f"{indent}{at}{name}{_times(k.repeat)}", width)
+        lines += _costs(k, f"{indent}    ", width)
+        for call in calls:
+            lines += broken(f"{indent}  {call.operation}{_times(call.repeat)}", width)
+            lines += _costs(call, f"{indent}      ", width) + tree_lines(call.sub_kernels, depth + 2, width)
+    return lines
+
+
+def _costs(k, indent: str, width: int) -> list[str]:
+    "The figures of a kernel that has them"
+    figures = (("FLOPs", k.cost.flops), ("read", k.cost.read), ("written", k.cost.write)) if k.cost else ()
+    return figure_lines(figures, indent, width) if figures else []
 
 # %% ../../../nbs/app/cli/03_classes.ipynb #0d1c030f
 def expand_options(e) -> None:
@@ -124,13 +168,12 @@ def expand_options(e) -> None:
 
 
 def _print_expanded(name: str, case: str, tree) -> None:
-    from rich.text import Text
-    console, total = stdout_console(), cost_of(tree)
-    console.print(Text(f"{name}  ({case})"))
-    print_kernels(tree, 1, console)
+    total, width = cost_of(tree), min(line_width(), TABLE)
     figures = (("FLOPs", total.flops), ("in matrix products", total.matmul_flops), ("read", total.read),
                ("written", total.write))
-    console.print(Text("\n".join(["total", *(f"  {what} {figure}" for what, figure in figures)])), soft_wrap=True)
+    lines = [*broken(f"{name}  ({case})", width), *tree_lines(tree, 1, width), "total"]
+    lines += [line for figure in figures for line in figure_lines([figure], "  ", width)]
+    print("\n".join(lines))
 
 
 def expand_command(args) -> int:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from .options import Command, Parser, UsageError, count
-from .terminal import Progress, print_table
+from .terminal import Progress, print_lines, print_table
 from ..units import unit
 from ...cost.expand import reachable
 from ...models.hub import presets
@@ -48,7 +48,7 @@ def hardware_command(args) -> int:
     rows = [[figure, f"{value:,}", sources.get(figure, "")] for figure, value in h.figures()]
     print_table([("figure", "left"), ("value", "right"), ("source", "left")], rows, f"{h.name}: {h.title}")
     if h.notes:
-        print(h.notes)
+        print_lines([[h.notes]])
     return 0
 
 # %% ../../../nbs/app/cli/06_database.ipynb #a18a3d7a

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 
 from ... import __version__
-from .options import Command, Parser
+from .options import Command, Parser, UsageError
+from .terminal import open_streams, say, silence
+from ...models.remote_code import where_raised
 
 # %% auto #0
 __all__ = ['COMMANDS', 'command', 'parser', 'main']
@@ -68,24 +69,41 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 # %% ../../../nbs/app/cli/07_main.ipynb #54ac3f81
-def main(argv: list | None = None) -> int:
-    "Run one command; gives the exit status: 0 done, 1 wrong input, 2 a verification failed"
+def _command(argv: list | None) -> int:
+    "Read a line and run its command; gives the exit status"
     try:
         args = parser().parse_args(argv)
-        status = args.function(args)
+    except SystemExit as e:  # after --help and --version
+        return e.code or 0
+    try:
+        return args.function(args)
+    except UsageError as e:
+        helped = "" if "--help`)" in str(e) else f" (see `lm-predictor {args.command} --help`)"
+        raise UsageError(f"{e}{helped}") from None
+    except SystemExit as e:
+        raise ValueError(f"{where_raised(e)}: this code ended the process with sys.exit({e.code!r})") from None
+
+# %% ../../../nbs/app/cli/07_main.ipynb #d68d93d5
+def main(argv: list | None = None) -> int:
+    "Run one command; gives the exit status: 0 done, 1 wrong input, 2 a usage error or a verification that failed"
+    open_streams()
+    try:
+        status = _command(argv)
         sys.stdout.flush()
         return status
     except (ValueError, LookupError) as e:
         if type(e) in (KeyError, IndexError):
             raise
-        print(f"lm-predictor: {' '.join(str(e).split())}", file=sys.stderr)
-        return 1
+        say(str(e))
+        return 2 if isinstance(e, UsageError) else 1
+    except BrokenPipeError:
+        silence(sys.stdout)
+        return 0
     except OSError as e:
-        if isinstance(e, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-        print(f"lm-predictor: {e.filename or 'output'}: {(e.strerror or type(e).__name__).lower()}", file=sys.stderr)
+        if not e.filename:
+            silence(sys.stdout)
+        say(f"{e.filename or 'output'}: {(e.strerror or type(e).__name__).lower()}")
         return 1
     except KeyboardInterrupt:
-        print("lm-predictor: interrupted; what was stored is kept", file=sys.stderr)
+        say("interrupted; what was stored is kept")
         return 130

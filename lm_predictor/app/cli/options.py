@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import shlex
 from typing import NamedTuple
@@ -14,12 +15,23 @@ from ..units import decimal_number, whole_number
 from ...records.cases import Case, CaseError
 
 # %% auto #0
-__all__ = ['count', 'amount', 'UsageError', 'Parser', 'Command', 'trust_option', 'is_class', 'record_id', 'case_named',
-           'given_by', 'numbers_of']
+__all__ = ['count', 'amount', 'UsageError', 'Refusal', 'near', 'Parser', 'Command', 'trust_option', 'is_class', 'record_id',
+           'case_named', 'given_by', 'numbers_of']
 
 # %% ../../../nbs/app/cli/00_options.ipynb #80c8068b
 class UsageError(ValueError):
-    "A command line that cannot be understood"
+    "A command line that cannot be understood; status 2"
+
+
+class Refusal(ValueError):
+    "A command line that is understood, and asks for what cannot be done here; status 1"
+
+
+def near(word: str, known) -> str:
+    "`; did you mean analyze?`, or which words there are"
+    known = list(map(str, known))
+    found = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {found[0]}?" if found else f"; known: {', '.join(known)}" if known else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,6 +39,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+    def _check_value(self, action, value):
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"unknown {value!r}{near(value, action.choices)}")
+
+    def parse_known_args(self, args=None, namespace=None):
+        found, rest = super().parse_known_args(args, namespace)
+        if not rest:
+            return found, rest
+        unknown = next((text for text in rest if text.startswith("-")), "").partition("=")[0]
+        options = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        self.error(f"unknown option {unknown}{near(unknown, options)}" if unknown else f"unexpected {rest[0]!r}")
 
 # %% ../../../nbs/app/cli/00_options.ipynb #0d1c0003
 class Command(NamedTuple):

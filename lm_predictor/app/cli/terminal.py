@@ -6,26 +6,43 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import re
 import sys
-import textwrap
 import threading
 from dataclasses import dataclass
 
 from ...records.cases import CASES
 
 # %% auto #0
-__all__ = ['BAR_WIDTH', 'BLOCKS', 'BAR', 'stdout_console', 'print_table', 'short_source', 'Column', 'fitted', 'end_of_path',
-           'first_operators', 'line_width', 'ascii_only', 'bar_of', 'shorter_bar', 'shares', 'print_fitted',
-           'print_lines', 'Progress', 'tracing']
+__all__ = ['WIDEST', 'NARROW', 'TABLE', 'BAR_WIDTH', 'BLOCKS', 'BAR', 'line_width', 'stdout_console', 'open_streams', 'silence',
+           'say', 'ascii_only', 'broken', 'print_table', 'short_source', 'Column', 'fitted', 'end_of_path',
+           'first_operators', 'bar_of', 'shorter_bar', 'shares', 'print_fitted', 'print_lines', 'Progress', 'tracing']
+
+# %% ../../../nbs/app/cli/01_terminal.ipynb #64c429d8
+WIDEST = 10_000  # characters of a line that has no end
+
+
+def line_width() -> int:
+    "Characters in a line: those of COLUMNS or of the terminal, at least 20; a pipe or a file has no end"
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdecimal() and len(columns) < 6 and int(columns):
+        return max(20, int(columns))
+    if not sys.stdout.isatty():
+        return WIDEST
+    try:
+        found = os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        found = 0
+    return max(20, found or 80)
 
 # %% ../../../nbs/app/cli/01_terminal.ipynb #301c10c0
 def stdout_console():
     "What rich prints to stdout with"
     from rich.console import Console
-    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 220
     console = Console(
-        width=width, highlight=False, soft_wrap=False, force_jupyter=False,
+        width=line_width(), highlight=False, soft_wrap=False, force_jupyter=False,
         force_terminal=None if sys.stdout.isatty() else False
     )
     console.on_broken_pipe = _broken_pipe
@@ -36,24 +53,125 @@ def _broken_pipe() -> None:
     "Who reads has seen enough, as `| head` has; rich would end with status 1"
     raise BrokenPipeError
 
+# %% ../../../nbs/app/cli/01_terminal.ipynb #6cc223f8
+def open_streams() -> None:
+    "A stdout and a stderr that were closed before the program began take everything, and show nothing"
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+
+
+def silence(stream) -> None:
+    "What is still to be written to a stream goes nowhere; one without a file is left alone"
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())
+        finally:
+            os.close(nowhere)
+
+
+def say(text: str) -> None:
+    "One line on stderr, where somebody may have closed it"
+    try:
+        print(f"lm-predictor: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    except OSError:
+        silence(sys.stderr)
+
+# %% ../../../nbs/app/cli/01_terminal.ipynb #5678fc85
+def ascii_only() -> bool:
+    "Whether the output holds ASCII only"
+    try:
+        "…█─".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        return False
+    except (UnicodeEncodeError, LookupError):
+        return True
+
+# %% ../../../nbs/app/cli/01_terminal.ipynb #8c80cceb
+_PIECES = re.compile(r"[^*+\-/,.(;|]*(?:\*\*|[*+\-/,.(;|])?")
+
+
+def broken(text: str, width: int) -> list[str]:
+    "A text in lines of a width"
+    lines = []
+    for paragraph in text.split("\n"):
+        indent = paragraph[:len(paragraph) - len(paragraph.lstrip())]
+        lines.append(indent)
+        for word in paragraph.split():
+            blank = " " if lines[-1].strip() else ""
+            if len(lines[-1] + blank + word) <= width:
+                lines[-1] += blank + word
+                continue
+            if lines[-1].strip() and len(word) + len(indent) <= width:
+                lines.append(indent + word)
+                continue
+            lines[-1] += blank
+            for piece in filter(None, _PIECES.findall(word)):
+                for part in (piece[i:i + width] for i in range(0, len(piece), width)):
+                    lines[-1:] = [lines[-1] + part] if len(lines[-1] + part) <= width else [lines[-1].rstrip(), part]
+    return [line for line in lines if line.strip()] or [""]
+
 # %% ../../../nbs/app/cli/01_terminal.ipynb #5a54d791
-def print_table(columns: list, rows: list, title: str = "", footer: list | None = None) -> None:
-    "Print a table; a column is (header, justify)"
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-    table = Table(box=box.SIMPLE_HEAD, title=None, show_footer=bool(footer), pad_edge=False, header_style="bold")
-    for i, (header, justify) in enumerate(columns):
-        table.add_column(
-            header, justify=justify, footer=Text(footer[i]) if footer else "",
-            overflow="fold" if justify == "left" else "ellipsis", no_wrap=justify == "right"
-        )
+NARROW = 24   # characters of a column whose cells go on in the next line, at least
+TABLE = 220   # characters of a table, at most
+
+
+def _widths(columns: list, rows: list, width: int) -> list[int] | None:
+    "The widths of columns that fit into so many characters; None where they would be too narrow"
+    lines = lambda i: [line for row in rows for line in str(row[i]).split("\n")]
+    natural = [max(map(len, (header, *lines(i)))) for i, (header, _) in enumerate(columns)]
+    word = lambda i: max((len(w) for line in lines(i) for w in line.split()), default=0)
+    least = [
+        n if side == "right" else max(len(header), min(n, NARROW, word(i)))
+        for i, ((header, side), n) in enumerate(zip(columns, natural))
+    ]
+    room = width - sum(least) - 2 * (len(columns) - 1)
+    for i, n in enumerate(natural):
+        more = min(n - least[i], max(room, 0))
+        least[i], room = least[i] + more, room - more
+    return least if room >= 0 else None
+
+# %% ../../../nbs/app/cli/01_terminal.ipynb #c288b293
+def _in_columns(columns: list, rows: list, widths: list[int], say, rule: str) -> None:
+    place = lambda cell, i: f"{cell:>{widths[i]}}" if columns[i][1] == "right" else f"{cell:<{widths[i]}}"
+    line = lambda cells: "  ".join(place(cell, i) for i, cell in enumerate(cells)).rstrip()
+    say(line([header for header, _ in columns]), "bold")
+    say(rule * (sum(widths) + 2 * (len(widths) - 1)), "dim")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    console = stdout_console()
-    if title:
-        console.print(Text(title))
-    console.print(table)
+        for cells in itertools.zip_longest(*(broken(str(c), w) for c, w in zip(row, widths)), fillvalue=""):
+            say(line(cells), "")
+
+
+def _in_blocks(columns: list, rows: list, width: int, say) -> None:
+    first = 2 if columns[0][1] == "right" and len(columns) > 1 else 1  # a number and what it counts
+    for row in rows:
+        for line in broken("  ".join(str(c) for c in row[:first]), width):
+            say(line, "bold")
+        lines = []
+        for part in (f"{header} {cell}" for (header, _), cell in list(zip(columns, row))[first:] if str(cell).strip()):
+            if lines and len(lines[-1] + part) + 5 <= width:
+                lines[-1] += f"  |  {part}"
+            else:
+                start, *more = broken(part, width - 4)
+                lines += [f"  {start}", *(f"    {line}" for line in more)]
+        for line in lines:
+            say(line, "")
+
+# %% ../../../nbs/app/cli/01_terminal.ipynb #ee22146d
+def print_table(columns: list, rows: list, title: str = "") -> None:
+    "Print a table that keeps all of every cell; a column is (header, left or right)"
+    from rich.text import Text
+    console, width = stdout_console(), min(line_width(), TABLE)
+    say = lambda line, style: console.print(Text(line, style), soft_wrap=True)
+    for line in broken(title, width) if title else ():
+        say(line, "")
+    widths = _widths(columns, rows, width)
+    print()
+    if widths:
+        _in_columns(columns, rows, widths, say, "-" if ascii_only() else "─")
+    else:
+        _in_blocks(columns, rows, width, say)
+    print()
 
 # %% ../../../nbs/app/cli/01_terminal.ipynb #0d1c0107
 def short_source(source: str) -> str:
@@ -111,23 +229,6 @@ def first_operators(text: str, width: int, dots: str = "…") -> str:
         if len(cut := " + ".join((*parts[:n], dots))) <= width:
             return cut
     return text[:max(0, width - len(dots))].rstrip(" +") + dots
-
-# %% ../../../nbs/app/cli/01_terminal.ipynb #74d49265
-def line_width() -> int:
-    "Characters in a line: those of the terminal, or of COLUMNS; a pipe or a file has no end"
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal():
-        return max(20, int(columns))
-    return stdout_console().width if sys.stdout.isatty() else 10_000
-
-# %% ../../../nbs/app/cli/01_terminal.ipynb #5678fc85
-def ascii_only() -> bool:
-    "Whether the output holds ASCII only"
-    try:
-        "…█─".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-        return False
-    except (UnicodeEncodeError, LookupError):
-        return True
 
 # %% ../../../nbs/app/cli/01_terminal.ipynb #29ad55ab
 BAR_WIDTH = 12
@@ -197,8 +298,7 @@ def _wrapped(parts: list, width: int) -> list[str]:
         if len(joined) <= width:
             lines[-1] = joined
         else:
-            broken = textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False)
-            lines[-1:] = [*filter(None, lines[-1:]), *broken]
+            lines[-1:] = [*filter(None, lines[-1:]), *broken(part, width)]
     return lines
 
 

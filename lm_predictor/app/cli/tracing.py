@@ -10,7 +10,7 @@ import time
 from itertools import chain
 
 from ...agent.analyze import agent_record, checks_of, store_checks
-from .options import Command, UsageError, count, is_class, trust_option
+from .options import Command, Refusal, UsageError, count, is_class, trust_option
 from .terminal import Progress, tracing
 from ...models.loading import load_config
 from ...models.remote_code import missing_package
@@ -26,7 +26,7 @@ __all__ = ['COMMANDS', 'traced_class', 'trace_options', 'trace_command', 'print_
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #75530374
 def traced_class(trace_class, name: str):
-    "What tracing a class gives; raises UsageError where its module cannot be imported, or is of another package"
+    "What tracing a class gives; raises Refusal where its module cannot be imported, or is of another package"
     from lm_predictor.tracing.classes import NoModule
     from lm_predictor.tracing.runtime.recorder import TraceError
     try:
@@ -37,12 +37,12 @@ def traced_class(trace_class, name: str):
     except TraceError:
         if name.partition(".")[0] in ("torch", "transformers"):
             raise
-        raise UsageError(
+        raise Refusal(
             f"{name} cannot be traced, as only code of torch and transformers can; "
             f"`lm-predictor agent {name}` has a language model read it"
         ) from None
     except ImportError as e:
-        raise UsageError(f"{name} cannot be traced: {missing_package(e) or e}") from None
+        raise Refusal(f"{name} cannot be traced: {missing_package(e) or e}") from None
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #6ba9af25
 def trace_options(t) -> None:
@@ -55,7 +55,7 @@ def _trace_one(target: str, db: Database, start: float) -> int:
     try:
         from lm_predictor.tracing.classes import trace_class
     except ImportError as e:
-        raise UsageError(f"tracing needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
+        raise Refusal(f"tracing needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
     analysis = traced_class(trace_class, target)
     path = store_class(analysis, db)
     stands = "; what ships of it stands" if db.path(analysis.class_name) != path else ""
@@ -193,7 +193,7 @@ def verify_command(args) -> int:
     try:
         import torch, transformers  # noqa: F401, E401
     except ImportError as e:
-        raise UsageError(f"verifying needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
+        raise Refusal(f"verifying needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
     db = Database()
     if args.all:
         return _verify_all(db, args.jobs)
