@@ -53,7 +53,7 @@ def test_a_trace_changes_no_report_of_what_ships(model, user, capsys, monkeypatc
     unverify(user / "db")
     assert said(capsys, "analyze", model) == mine
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "nothing"))
-    assert said(capsys, "analyze", model) == mine and "note:" not in mine
+    assert said(capsys, "analyze", model) == mine and "verified" not in mine and "stale" not in mine
 
 
 def test_ones_own_copy_of_a_shipped_model_changes_nothing(capsys, monkeypatch, tmp_path):
