@@ -207,18 +207,44 @@ def test_model_record(name, capsys, monkeypatch, tmp_path):
     assert main(["db", "list"]) == main(["analyze", "gpt2", "--seq-len", "16"]) == main(["module", "GPT2MLP"]) == 0
 
 
+def nonsense(**change):
+    "A record of the right schema that cannot be right"
+    def apply(data):
+        data["kernels"][0].update(change)
+        return data
+    return apply
+
+
+NONSENSE = {  # what is wrong with the record of a class -> what the line says
+    "Negative": (nonsense(flops="-5", matmul_flops="0"), "$.kernels[0].flops: is -5 at sizes that its conditions allow; a cost is not negative"),
+    "Third": (nonsense(flops="batch_size/3", matmul_flops="0"), "a cost is a whole number"),
+    "Other": (nonsense(flops="2*hidden_size + batch_size"), "a kernel costs what its operators do"),
+    "Empty": (lambda data: data | {"kernels": []}, "$.kernels: there are none"),
+    "Default": (lambda data: data | {"parameters": [p | {"default": -5} for p in data["parameters"]]}, "$.parameters[0].default: is -5"),
+    "Missing": (nonsense(flops="${torch.nn.modules.linear.Lineal}()", kernel_type="composite"), "refers to torch.nn.modules.linear.Lineal, of which there is no analysis"),
+}
+
+
 def test_check_names_every_broken_file(capsys, monkeypatch, tmp_path):
-    "`db check` goes on after a broken file, and says each one; status 2"
+    "`db check` goes on after a broken file, and says what is wrong with each; status 2"
     data, model = json.loads((SHIPPED / f"{MLP}.json").read_text()), next((SHIPPED / "models").glob("gpt2-*.json"))
     put(tmp_path / f"{MLP}.json", CLASS_FILES["symbol"][0](data))
     for i, name in enumerate(("truncated", "binary", "list")):
         put(tmp_path / f"torch.x.Broken{i}.json", CLASS_FILES[name][0](data))
+    for name, (make, _) in NONSENSE.items():
+        fresh = json.loads((SHIPPED / f"{MLP}.json").read_text()) | {"class_name": f"torch.x.{name}", "models": [], "variants": []}
+        put(tmp_path / f"torch.x.{name}.json", json.dumps(make(fresh)))
     for i, name in enumerate(("line", "assumes", "directory")):
         put(tmp_path / "models" / f"gpt2-0000000{i}.json", MODEL_FILES[name][0] and MODEL_FILES[name][0](json.loads(model.read_text())))
+    parameters = json.loads(model.read_text()) | {"id": "gpt2-00000009", "parameters": "-5"}
+    put(tmp_path / "models" / "gpt2-00000009.json", json.dumps(parameters))
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
     assert main(["db", "check"]) == 2
     out, err = capsys.readouterr()
-    assert out.endswith(" class records: 7 broken\n") and err.count("\n") == 7 and all(line.startswith(str(tmp_path)) for line in err.splitlines())
+    assert out.endswith(" class records: 14 broken\n") and all(line.startswith((str(tmp_path), "... and ")) for line in err.splitlines())
+    for name, (_, reason) in NONSENSE.items():
+        assert any(f"torch.x.{name}.json: " in line and reason in line for line in err.splitlines()), name
+    assert "gpt2-00000009.json: $.parameters: is -5" in err
 
 
 def test_shipped_files(capsys, monkeypatch, tmp_path):

@@ -97,3 +97,48 @@ def test_verify_does_not_rewrite_what_ships(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("lm_predictor.verification.prove.packages", lambda: {"torch": "9.9"})  # so that the outcome is another one
     out = said(capsys, "verify", "transformers.models.gpt2.modeling_gpt2.GPT2MLP")
     assert "what ships is not rewritten" in out and state() == before and not list(tmp_path.rglob("*.json"))
+
+
+def records(directory) -> set:
+    return {str(p.relative_to(directory)) for p in directory.rglob("*.json")}
+
+
+def test_rm(user, capsys):
+    "A typo is named, a dry run changes nothing, a model takes the variants of its classes along, what ships stays"
+    db = user / "db"
+    [model], before = (p.stem for p in (db / "models").glob("*.json")), records(db)
+    capsys.readouterr()
+    assert main(["db", "rm", "Olmo2MLQ"]) == 1
+    near = "lm-predictor: 'Olmo2MLQ' is none of your own records; near: transformers.models.olmo2.modeling_olmo2.Olmo2MLP"
+    assert capsys.readouterr().err.startswith(near)
+    assert main(["db", "rm", "LlamaMLP", "Linear"]) == 1 and records(db) == before
+    assert said(capsys, "db", "rm", model, "--dry-run") == f"would remove model {model}\n1 record would go; {db}\n" and records(db) == before
+    assert said(capsys, "db", "rm", model) == f"removed model {model}\n1 record gone; {db}\n"
+    assert records(db) == set()  # the variant of Linear traced by itself was that of the model
+    assert "verified" not in said(capsys, "analyze", "llama-3.1-8b")
+
+
+def test_prune_and_reset(user, capsys):
+    "Pruned is what is broken or of another source; a reset leaves none of the records, and nothing else is touched"
+    db = user / "db"
+    assert said(capsys, "db", "prune") == f"nothing to remove; {db}\n"
+    mlp = db / "transformers.models.olmo2.modeling_olmo2.Olmo2MLP.json"
+    data = json.loads(mlp.read_text())
+    mlp.write_text(json.dumps(data | {"source": data["source"] | {"sha256": "0" * 64}}))
+    (db / "torch.x.Broken.json").write_text("{")
+    (db / "notes.txt").write_text("mine")
+    out = said(capsys, "db", "prune", "--dry-run")
+    assert "would remove class torch.x.Broken: is not valid JSON" in out and "would remove model olmo2-" in out
+    assert f"would remove class {mlp.stem}: the installed source of {mlp.stem} is not the one that was traced" in out
+    assert said(capsys, "db", "prune") == out.replace("would remove", "removed").replace("would go", "gone") and not mlp.exists()
+    said(capsys, "db", "reset")
+    assert records(db) == set() and (db / "notes.txt").exists()
+
+
+def test_a_class_that_executes_nothing_is_not_stored(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
+    assert main(["trace", "torch.nn.Sequential"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err == ("lm-predictor: torch.nn.modules.container.Sequential executes no operator by itself, "
+                                 "so there is no cost to record; trace a model that uses it\n")
+    assert not list(tmp_path.rglob("*.json"))

@@ -14,18 +14,16 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..records.database import (
-    Database, canonical_variants, read_analysis, shipped_directory)
-from ..records.files import locked, read_json, write_json
+from ..records.database import Database, shipped_directory
+from ..records.files import read_json
 from ..models.validation import ModelError
-from .store import as_json, store
+from .store import as_json, store, withdraw
 from ..models.matching import fits, outdated, stored_records
 from ..models.hub import presets
 from .record import traced
-from ..records.analysis import analysis_to_json, name_record
 
 # %% auto #0
 __all__ = ['PRELOADED', 'FEW', 'Item', 'type_config', 'model_types', 'build_items', 'Outcome', 'Running', 'current_record',
@@ -277,26 +275,4 @@ def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 60
 def forget(items: list[Item], directory: Path) -> None:
     "Remove from a directory the records that fit the items, and their variants of every class"
     db = Database(directory, directory)
-    gone = {path: r.id for i in items for path, r in stored_records(i.kind, db) if not fits(r, i.config)}
-    ids = set(gone.values())
-    with locked(directory):
-        for name in db.names() if ids else ():
-            path = db.path(name)
-            analysis = read_analysis(path)
-            if not ids & {m for v in analysis.variants for m in v.models}:
-                continue
-            left = [replace(v, models=tuple(m for m in v.models if m not in ids)) for v in analysis.variants]
-            left = [v for v, old in zip(left, analysis.variants) if v.models or not old.models]
-            if left:
-                write_json(
-                    path,
-                    analysis_to_json(
-                        replace(
-                            analysis, variants=canonical_variants(left), naming=analysis.naming or name_record(name)
-                        )
-                    ),
-                )
-            else:
-                path.unlink()
-        for path in gone:
-            path.unlink()
+    withdraw({r.id for i in items for _, r in stored_records(i.kind, db) if not fits(r, i.config)}, directory)

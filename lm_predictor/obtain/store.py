@@ -5,6 +5,7 @@
 # %% ../../nbs/obtain/02_store.ipynb #60396636
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,13 @@ from pathlib import Path
 from ..formula.caches import registered
 from ..records.analysis import (
     Analysis, analysis_from_json, analysis_to_json, check_schema, name_record)
-from ..records.database import Database, merged, proof_of_all, read_analysis
+from ..records.database import (
+    Database, canonical_variants, merged, models_of, proof_of_all, read_analysis)
 from ..records.files import DatabaseError, locked, read_json, write_json
 from ..records.model import ModelRecord, record_to_json
 
 # %% auto #0
-__all__ = ['as_json', 'store', 'store_class']
+__all__ = ['as_json', 'store', 'store_class', 'withdraw']
 
 # %% ../../nbs/obtain/02_store.ipynb #68808c09
 def as_json(record: ModelRecord, classes: dict) -> tuple[dict, dict]:
@@ -98,3 +100,31 @@ def store_class(analysis: Analysis, db: Database) -> Path:
         write_json(path, analysis_to_json(replace(analysis, naming=analysis.naming or name_record(name))))
     db.reread([name])
     return path
+
+# %% ../../nbs/obtain/02_store.ipynb #aba5a7b0
+def _without(path: Path, ids: set[str]) -> None:
+    "Take the variants of some models out of a class's file; the file goes with the last of them"
+    analysis = read_analysis(path)
+    if not ids & models_of(analysis.variants):
+        return
+    left = [replace(v, models=tuple(m for m in v.models if m not in ids)) for v in analysis.variants]
+    left = [v for v, old in zip(left, analysis.variants) if v.models or not old.models]
+    if not left:
+        path.unlink()
+        return
+    doubted = [m for m in analysis.verification.get("doubted", ()) if m not in ids]
+    proof = analysis.verification | ({"doubted": doubted} if "doubted" in analysis.verification else {})
+    naming = analysis.naming or name_record(analysis.class_name)
+    left = canonical_variants(left)
+    write_json(path, analysis_to_json(replace(analysis, variants=left, verification=proof, naming=naming)))
+
+
+def withdraw(ids: set[str], directory: Path) -> None:
+    "Take the records of models (by id) out of a directory, with their variants of every class"
+    with locked(directory):
+        for path in sorted(directory.glob("*.json")) if ids else ():
+            if "." in path.stem:
+                with contextlib.suppress(DatabaseError):  # a broken file has no variants
+                    _without(path, ids)
+        for model in ids:
+            (directory / "models" / f"{model}.json").unlink(missing_ok=True)

@@ -365,7 +365,7 @@ def _alone(cls) -> Analysis:
 
 # %% ../../nbs/tracing/06_classes.ipynb #a2026923
 class NoModule(TraceError):
-    "A class without a forward() to trace"
+    "A class without a forward() to trace, or with one that executes nothing"
 
 
 def trace_class(class_name: str, progress=None) -> Analysis:
@@ -383,6 +383,10 @@ def trace_class(class_name: str, progress=None) -> Analysis:
         module = cls.__module__
     if not isinstance(cls, type) or not issubclass(cls, torch.nn.Module):
         raise NoModule(f"{class_name} is no torch.nn.Module; only modules have a forward() to trace")
-    if module.startswith("transformers.models."):
-        return _in_its_model(class_name, module.split(".")[2], progress)
-    return _alone(cls)
+    of_model = module.startswith("transformers.models.")
+    analysis = _in_its_model(class_name, module.split(".")[2], progress) if of_model else _alone(cls)
+    if not analysis.kernels:
+        raise NoModule(
+            f"{class_name} executes no operator by itself, so there is no cost to record; trace a model that uses it"
+        )
+    return analysis

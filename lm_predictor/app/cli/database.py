@@ -12,17 +12,17 @@ from pathlib import Path
 
 from .options import Command, Parser, UsageError, count
 from .terminal import Progress, print_lines, print_table
+from ..faults import all_faults, record_files
+from ..remove import own_records, remove, removals, useless
 from ..units import unit
-from ...cost.expand import reachable
 from ...models.hub import presets
 from ...obtain.build import build, build_items, forget
 from ...records.database import Database, DatabaseError, read_json
-from ...records.model import check_record
 from ...timing.hardware import hardware_names, load_hardware
 
 # %% auto #0
 __all__ = ['COMMANDS', 'hardware_options', 'hardware_command', 'models_command', 'record_row', 'class_row', 'record_rows',
-           'list_records', 'check_files', 'Building', 'build_records', 'db_options', 'db_command']
+           'list_records', 'check_files', 'Building', 'build_records', 'remove_records', 'db_options', 'db_command']
 
 # %% ../../../nbs/app/cli/06_database.ipynb #73cb86ba
 def hardware_options(h) -> None:
@@ -112,25 +112,26 @@ def list_records(db) -> int:
     return 0
 
 # %% ../../../nbs/app/cli/06_database.ipynb #06a03e8c
+_SHOWN_FAULTS = 5  # of one file
+
+
+def _number(n: int, what: str) -> str:
+    return f"{n} {what} record{'s' * (n != 1)}"
+
+
 def check_files(db) -> int:
-    "Every file of the database against its schema, its formulas, its references; 2 where one is broken"
-    directories = dict.fromkeys((db.overlay, db.shipped))
-    paths = [p for directory in directories for p in sorted((directory / "models").glob("*.json"))]
-    names, broken = db.names(), {}
-    checks = [
-        *((check_record, lambda p=p: (read_json(p), str(p))) for p in paths),
-        *((reachable, lambda n=n: (n, db)) for n in names)
-    ]
-    for check, arguments in checks:
-        try:
-            check(*arguments())
-        except (LookupError, ValueError) as e:
-            broken.setdefault(" ".join(str(e).split()))
-    for reason in broken:
-        print(reason, file=sys.stderr)
-    number = lambda n, what: f"{n} {what} record{'s' * (n != 1)}"
-    outcome = f"{len(broken)} broken" if broken else "all in order"
-    print(f"{number(len(paths), 'model')} and {number(len(names), 'class')}: {outcome}")
+    "Every file of the database against its schema, its formulas, its figures, its references; 2 where one is broken"
+    models, classes = record_files(db)
+    broken = 0
+    with Progress("checking", len(models) + len(classes)) as progress:
+        for faults in all_faults(db):
+            progress.advance()
+            broken += bool(faults)
+            more = [f"... and {len(faults) - _SHOWN_FAULTS} more"] if len(faults) > _SHOWN_FAULTS else []
+            for fault in [*faults[:_SHOWN_FAULTS], *more]:
+                print(fault, file=sys.stderr)
+    outcome = f"{broken} broken" if broken else "all in order"
+    print(f"{_number(len(models), 'model')} and {_number(len(classes), 'class')}: {outcome}")
     return 2 if broken else 0
 
 # %% ../../../nbs/app/cli/06_database.ipynb #eb09711d
@@ -170,6 +171,30 @@ def build_records(args, directory: Path) -> int:
     print(f"{made} traced, {kept} already there, {len(failed)} failed in {took}; {directory}")
     return 2 if failed else 0
 
+# %% ../../../nbs/app/cli/06_database.ipynb #fb65bafb
+def remove_records(args, db: Database) -> int:
+    "Remove records of the user's own: those that are named, all of them, or those that are broken or stale"
+    found = {"rm": lambda: removals(args.names, db), "reset": lambda: own_records(db), "prune": lambda: useless(db)}
+    rows = found[args.action]()
+    verb = "would remove" if args.dry_run else "removed"
+    if not args.dry_run and rows:
+        remove(rows, db)
+    for r in rows:
+        print(f"{verb} {r.what} {r.name}" + (f": {r.why}" if r.why else ""))
+    count = f"{len(rows)} record{'s' * (len(rows) != 1)} {'would go' if args.dry_run else 'gone'}"
+    print(f"{count if rows else 'nothing to remove'}; {db.overlay}")
+    return 0
+
+# %% ../../../nbs/app/cli/06_database.ipynb #f31ca0d2
+def _remove_options(actions) -> None:
+    for name, what in (("rm", "remove records of your own, by class or by a model record's id"),
+                       ("reset", "remove all records of your own, the agent's with them"),
+                       ("prune", "remove those of your own records that are broken or stale")):
+        parser = actions.add_parser(name, help=what, description=what, allow_abbrev=False)
+        if name == "rm":
+            parser.add_argument("names", nargs="+", metavar="NAME", help="a class, or the id of a model's record")
+        parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+
 # %% ../../../nbs/app/cli/06_database.ipynb #2528f2e5
 def _build_options(b) -> None:
     b.add_argument("names", nargs="*", metavar="NAME", help="these presets and model types (default: all presets)")
@@ -189,20 +214,24 @@ def _build_options(b) -> None:
 def db_options(d) -> None:
     "What is done with the database"
     actions = d.add_subparsers(
-        dest="action", metavar="ACTION", parser_class=Parser, help="list (default), check, build"
+        dest="action", metavar="ACTION", parser_class=Parser, help="list (default), check, build, rm, reset, prune"
     )
     d.set_defaults(action="list")
     actions.add_parser("list", help="the records: kinds of models, classes, status and dates", allow_abbrev=False)
-    actions.add_parser("check", help="every file against its schema, formulas and references", allow_abbrev=False)
+    actions.add_parser(
+        "check", help="every file against its schema, formulas, figures and references", allow_abbrev=False)
     _build_options(actions.add_parser(
         "build", help="trace presets and model types into a directory; goes on where it was interrupted",
         allow_abbrev=False
     ))
+    _remove_options(actions)
 
 # %% ../../../nbs/app/cli/06_database.ipynb #0d1c0606
 def db_command(args) -> int:
-    "List, check or build the records"
+    "List, check, build or remove the records"
     db = Database()
+    if args.action in ("rm", "reset", "prune"):
+        return remove_records(args, db)
     if args.action == "build":
         return build_records(args, Path(args.into) if args.into else db.overlay)
     return check_files(db) if args.action == "check" else list_records(db)
