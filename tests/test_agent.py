@@ -637,7 +637,7 @@ def test_callers_are_checked_again(db, tmp_path, monkeypatch):
     assert [(o.class_name.rpartition(".")[2], o.status) for o in outcomes] == [("Twice", "unverified"), ("Scale", "unverified")]
     assert [next(iter(row)) for row in trail(db, name)].count("end") == 2 and "Scale" in said(db, name) and "size" in said(db, name)
     assert budget.turns == len(api.requests) == 6 and db.get(name).verification["failed"] == agent_record(name, db).verification["failed"]
-    assert [f.partition(":")[0] for f in db.get(name).verification["failed"]] == ["numbers equal the trace, per line, at sizes that were not shown"]  # no class is missing any more
+    assert [f.partition(":")[0] for f in db.get(name).verification["failed"]] == ["numbers equal the trace's"]  # no class is missing any more
 
 
 def test_callers_that_stay_wrong(db, tmp_path, monkeypatch):

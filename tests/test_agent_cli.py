@@ -146,7 +146,7 @@ def test_verify_what_the_agent_made(shell, tmp_path, monkeypatch):
     assert wrong(shell, f"trace {name}") == f"{name} cannot be traced: it needs the package package-that-is-not-there: pip install package-that-is-not-there"
     with Api({name: [turn(NOTES, put(scale)), turn()]}) as api:
         status, out, _ = shell(f"agent {name} --base-url {api.url}")
-    why = "numbers equal the trace, per line, at sizes that were not shown: tracing needs package_that_is_not_there"
+    why = "numbers equal the trace's: tracing needs package_that_is_not_there"
     assert status == 0 and out.startswith(f"{name}: unverified, 2 turns, 2,400 tokens; {why}\n")
     before = (shell.db / "agent" / f"{name}.json").read_bytes()
     status, out, err = shell(f"verify {name}")

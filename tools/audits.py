@@ -2,6 +2,7 @@
 
     python tools/audits.py            write those that are missing or whose template changed, then run them and save the outputs
     python tools/audits.py --check    write nothing; fail where a notebook is missing or is not what the template makes
+    python tools/audits.py --all      write nothing; fail where a verified class, of any model, cannot be audited (two minutes)
 
 `python tools/notebooks.py check nbs/audits` runs them and compares what their cells print with what is saved.
 """
@@ -17,7 +18,8 @@ import notebooks  # noqa: E402
 
 from lm_predictor.app.audit.markdown import table  # noqa: E402
 from lm_predictor.app.audit.notebook import audit_notebook  # noqa: E402
-from lm_predictor.app.audit.subject import usual  # noqa: E402
+from lm_predictor.app.audit.sections import calls, operators, parameters, source  # noqa: E402
+from lm_predictor.app.audit.subject import audit, usual  # noqa: E402
 from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.cost.workload import Workload
 from lm_predictor.obtain.analyze import analyze
@@ -88,12 +90,30 @@ def index_notebook(db: Database) -> dict:
     return {"cells": cells, "metadata": {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}, "nbformat": 4, "nbformat_minor": 5}
 
 
+def unreadable(db: Database) -> list[str]:
+    "Each verified class that cannot be audited, with the reason"
+    found = []
+    for name in (n for n in db.names() if db.get(n).verification.get("status") == "verified"):
+        try:
+            page = audit(name, db=db)
+            for section in (source, parameters, operators, calls):
+                section(page)
+        except (ValueError, LookupError, TypeError) as e:
+            found.append(f"{name}: {type(e).__name__}: {e}")
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     db, changed = Database(shipped_directory(), shipped_directory()), []
+    if args.all:
+        found = unreadable(db)
+        print("\n".join(found) or f"{len(db.names())} classes: each one that is verified can be audited")
+        return int(bool(found))
     wanted = {AUDITS / f"{name}.ipynb": audit_notebook(name, db=db, journal=conversation(name)) for name in classes(db)} | {AUDITS / "index.ipynb": index_notebook(db)}
     for path, notebook in wanted.items():
         if not path.is_file() or template(json.loads(path.read_text(encoding="utf-8"))) != template(notebook):

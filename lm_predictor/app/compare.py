@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from ..agent.check import FIGURES, Line, lines_at
 from ..records.database import Database
 from ..cost.operators import CONVENTION, CONVENTIONS, RULES
+from ..formula.language import parse_condition
 from ..records.analysis import Analysis, Variant
 
 # %% auto #0
-__all__ = ['convention_of', 'convention_note', 'operator_note', 'Row', 'compare']
+__all__ = ['convention_of', 'convention_note', 'operator_note', 'Row', 'implied', 'compare']
 
 # %% ../../nbs/app/01_compare.ipynb #605cd93b
 _KEYS = {
@@ -84,6 +85,18 @@ class Row:
     notes: tuple = ()  # why they differ, one per figure
 
 # %% ../../nbs/app/01_compare.ipynb #e9dd9a02
+def implied(
+    values: dict,  # name -> number
+    assumptions,  # conditions, as texts
+) -> dict:
+    "Numbers, with those that conditions `a == b` give to names that have none"
+    for c in map(parse_condition, (*assumptions, *assumptions)):  # twice: one may give what another needs
+        for name, other in ((c.left, c.right), (c.right, c.left)):
+            if c.relation == "==" and name.op == "name" and other.names <= values.keys():
+                values = {str(name): other.evaluate(values)} | values
+    return values
+
+# %% ../../nbs/app/01_compare.ipynb #89ebc4b4
 def compare(
     agent: Analysis,
     trace: Analysis,
@@ -92,11 +105,15 @@ def compare(
     case: str = "extend",
     variant: Variant | None = None,   # of the trace; default the one that fits
 ) -> list[Row]:
-    "The lines of two records of a class side by side"
+    """The lines of two records of a class side by side.
+
+    Raises FormulaError or SchemaError where the agent's record has no figures at these numbers.
+    """
     variant, file = variant or trace.variant(values=values), (trace.source or {}).get("file", "")
     model, memo, rows = next(iter(variant.models), ""), {}, []
     theirs = lines_at(variant, values, case, db, file, model, memo)
-    ours = lines_at(agent.variant(values=values), values, case, db, file, model, memo)
+    at = implied(values, variant.assumptions)
+    ours = lines_at(agent.variant(values=at), at, case, db, file, model, memo)
     for place in sorted(ours.keys() | theirs.keys()):
         a, b = ours.get(place), theirs.get(place)
         operators = [o for i in (b.kernels if b else ()) for o in _operators(variant.kernels[i], values)]

@@ -16,9 +16,11 @@ from .path import forward_of
 from .subject import Audit
 from ...formula.language import parse_condition, split_references, total
 from ...formula.latex import latex, symbol
+from ...formula.tree import FormulaError
 from ...models.hub import quiet
 from ...models.loading import full_config
 from ...models.matching import symbol_values
+from ...records.analysis import SchemaError
 from ...records.database import Database
 from ...records.status import Check
 from ...verification.numbers import samples
@@ -186,13 +188,17 @@ def agent(
     if found is None:
         name = page.analysis.class_name
         return Page(f"The agent has not analyzed this class here: `lm-predictor agent {name}` has it do so.")
+    try:
+        both = compare(found, page.analysis, page.db, page.values, page.case, page.variant)
+    except (FormulaError, SchemaError) as e:
+        return Page(f"{said}The agent's analysis has no figures for this model: {e}.")
     rows = [
         (
             r.line, code(r.code.splitlines()[0]),
             *(number(figures[m]) if figures else "" for m in (0, 2, 3) for figures in (r.agent, r.trace)),
             "; ".join(r.notes) or "same"
         )
-        for r in compare(found, page.analysis, page.db, page.values, page.case, page.variant)
+        for r in both
     ]
     columns = [f"{figure} {who}:" for figure in ("FLOPs", "read", "written") for who in ("agent", "trace")]
     return Page(said + table(("line:", "source", *columns, "difference"), rows))

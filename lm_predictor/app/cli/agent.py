@@ -10,7 +10,7 @@ import sys
 import threading
 
 from ...agent.analyze import agent_record, already, analyze_classes, model_class, traced_analysis
-from ...agent.check import sizes_for
+from ...agent.sizes import sizes_for
 from ...agent.client import LLM, AgentError, Budget, client_of, sdk_send
 from .options import Command, UsageError, amount, count, is_class, numbers_of, record_id
 from .terminal import Progress, print_table, tracing
