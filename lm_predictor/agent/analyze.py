@@ -261,6 +261,20 @@ def _is_stored(class_name: str, journal: Journal, db: Database) -> bool:
     record = agent_record(class_name, db)
     return record is not None and record.provenance.get("journal", {}).get("sha256") == journal.sha256
 
+# %% ../../nbs/agent/09_analyze.ipynb #1a398d55
+def _follow(class_name: str, db: Database) -> None:
+    "Have a stored record name the journal that it was made in, where that was put aside"
+    record = agent_record(class_name, db)
+    pointer = record.provenance.get("journal") if record else None
+    if not pointer:
+        return
+    folder = db.agent_directory
+    kept = (folder / Path(pointer["file"]).name, *sorted(folder.glob(f"{class_name}*.jsonl")))
+    its = next((p for p in kept if p.is_file() and sha256(p.read_bytes()).hexdigest() == pointer["sha256"]), None)
+    if its and pointer["file"] != f"agent/{its.name}":
+        moved = {"journal": pointer | {"file": f"agent/{its.name}"}}
+        _put(replace(record, provenance=record.provenance | moved), db)
+
 # %% ../../nbs/agent/09_analyze.ipynb #b116be8d
 @dataclass(frozen=True)
 class _Subject:
@@ -289,20 +303,6 @@ def _opened(subject: _Subject, path: Path, llm: str, author: str, db: Database, 
     opened = _anew(found) if done else found
     _follow(subject.class_name, db)
     return opened
-
-# %% ../../nbs/agent/09_analyze.ipynb #1a398d55
-def _follow(class_name: str, db: Database) -> None:
-    "Have a stored record name the journal that it was made in, where that was put aside"
-    record = agent_record(class_name, db)
-    pointer = record.provenance.get("journal") if record else None
-    if not pointer:
-        return
-    folder = db.agent_directory
-    kept = (folder / Path(pointer["file"]).name, *sorted(folder.glob(f"{class_name}*.jsonl")))
-    its = next((p for p in kept if p.is_file() and sha256(p.read_bytes()).hexdigest() == pointer["sha256"]), None)
-    if its and pointer["file"] != f"agent/{its.name}":
-        moved = {"journal": pointer | {"file": f"agent/{its.name}"}}
-        _put(replace(record, provenance=record.provenance | moved), db)
 
 # %% ../../nbs/agent/09_analyze.ipynb #7f70f883
 def _conversed(

@@ -13,7 +13,6 @@ from .markdown import table
 from ...cost.expand import bind
 from ...cost.workload import Workload
 from ...models.loading import load_config
-from ...models.validation import ModelError
 from ...obtain.analyze import analyze
 from ...records.analysis import Analysis, Kernel, Variant
 from ...records.database import Database
@@ -148,17 +147,6 @@ def model_of(analysis: Analysis, db: Database, model: str = "") -> tuple:
     return subject.record, *(asked or usually)
 
 # %% ../../../nbs/app/audit/01_subject.ipynb #20f6eedc
-def _usual_tokens(cost, batch_size: int, cache_len: int) -> int:
-    "How many new tokens an audit takes where nobody says: 2048, or as many as a model has positions and formulas for"
-    learned = "max_position_embeddings" in cost.record.parameters.names
-    most = min(2048, cost.values["max_position_embeddings"] - cache_len) if learned else 2048
-    try:
-        cost.case_at(Workload(batch_size, most, cache_len))
-    except ModelError:
-        return most - 1
-    return most
-
-# %% ../../../nbs/app/audit/01_subject.ipynb #447ab538
 def audit(
     class_name: str,  # fully qualified, or an alias that the database knows
     model: str = "",  # a preset; default the first that executes the class
@@ -176,7 +164,9 @@ def audit(
     record, preset, config = model_of(analysis, db, model)
     analysis = db.get(analysis.class_name, model=record.id)
     cost = analyze(config, db)
-    seq_len = seq_len or _usual_tokens(cost, batch_size, cache_len)
+    if not seq_len:
+        learned = "max_position_embeddings" in cost.record.parameters.names
+        seq_len = min(2048, cost.values["max_position_embeddings"] - cache_len) if learned else 2048
     case, values, _ = cost.case_at(Workload(batch_size, seq_len, cache_len))
     given = first_arguments(analysis.class_name, record.class_name, values, case, db, record.id)
     if given is None:
