@@ -167,6 +167,12 @@ def _model_changed(path: Path) -> bool:
     return not classes or any(_changed(path.parent.parent / f"{name}.json") for name in classes)
 
 # %% ../../nbs/records/06_database.ipynb #87dbf827
+def _leads_to(path: list[str], full: list[str]) -> bool:
+    "Whether a public path may lead to a class: its first part is the package, the others come in the same order"
+    rest = iter(full)
+    return (len(path) == 1 or path[0] == full[0]) and all(part in rest for part in path)
+
+
 class Database:
     "Analyses by fully qualified class name: what ships, beside it the user's own, and under both what the agent found"
 
@@ -236,12 +242,14 @@ class Database:
         )
 
     def resolve(self, name: str) -> str:
-        "The fully qualified name of a class given in full, by a public path (torch.nn.Linear) or by its last part"
-        names = self.names()
+        """The fully qualified name of a class given in full, by a public path (torch.nn.Linear) or by its last part.
+
+        The parts of a public path stand in the same order in the full name.
+        """
+        names, last = self.names(), name.rpartition(".")[2]
         if name in names:
             return name
-        package, _, last = name.partition(".")[0], None, name.rpartition(".")[2]
-        found = [n for n in names if n.rpartition(".")[2] == last and ("." not in name or n.split(".")[0] == package)]
+        found = [n for n in names if n.rpartition(".")[2] == last and _leads_to(name.split("."), n.split("."))]
         if len(found) == 1:
             return found[0]
         if len(found) > 1:
