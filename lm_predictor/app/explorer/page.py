@@ -19,7 +19,7 @@ import time
 import webbrowser
 from pathlib import Path
 
-from ...models.loading import load_config
+from ...obtain.analyze import analyze
 from ...timing.hardware import load_hardware
 
 # %% auto #0
@@ -201,7 +201,7 @@ def serve(
     if missing():
         raise PageError(missing())
     if model:
-        load_config(model)
+        analyze(model, trace=False)
     if hardware:
         load_hardware(hardware)
     port = choose_port(port)
