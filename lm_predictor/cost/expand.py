@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ..formula.tree import Formula, FormulaError, Reference
 from ..formula.language import parse, split_references, total
 from ..records.analysis import AMBIENT, Analysis, Cost, Kernel
 
 # %% auto #0
-__all__ = ['ExpandError', 'MissingAnalysis', 'reachable', 'bind', 'expand', 'cost_of']
+__all__ = ['MAX_CALLS', 'MAX_DIFFERENT', 'ExpandError', 'MissingAnalysis', 'reachable', 'bind', 'expand', 'cost_of',
+           'count_kernels']
 
 # %% ../../nbs/cost/01_expand.ipynb #32870215
 class ExpandError(ValueError):
@@ -22,6 +23,9 @@ class ExpandError(ValueError):
 
 class MissingAnalysis(ExpandError):
     "References to classes that have no analysis"
+
+
+MAX_CALLS = 100  # calls within calls
 
 
 def reachable(
@@ -33,6 +37,8 @@ def reachable(
     seen, missing = {}, {}
 
     def visit(name, path):
+        if len(path) > MAX_CALLS:
+            raise ExpandError(f"{class_name} calls classes that call classes, more than {MAX_CALLS} deep")
         if name in path:
             raise ExpandError(
                 f"analyses refer to each other in a circle: {' -> '.join([*path[path.index(name):], name])}"
@@ -124,13 +130,25 @@ def _applies(k: Kernel, given: dict, where: str) -> bool:
             return False
     return True
 
+# %% ../../nbs/cost/01_expand.ipynb #04a66f7e
+MAX_DIFFERENT = 20_000  # calls of one expansion that differ in class or arguments
+
+
+@dataclass(frozen=True)
+class _Expansion:
+    "What is the same within one expansion, and what it has expanded"
+    case: str
+    model: str
+    db: object
+    known: dict = field(default_factory=dict)  # (class, arguments) -> its kernels
+
 # %% ../../nbs/cost/01_expand.ipynb #032ba86a
-def _expand_kernel(k: Kernel, given: dict, case: str, model: str, db, where: str) -> Kernel:
+def _expand_kernel(k: Kernel, given: dict, at: _Expansion, where: str) -> Kernel:
     put = lambda f: f.substitute(given)
     repeat = put(k.repeat)
     if k.cost is None:
         return replace(
-            k, repeat=repeat, sub_kernels=tuple(_expand_kernel(s, given, case, model, db, where) for s in k.sub_kernels)
+            k, repeat=repeat, sub_kernels=tuple(_expand_kernel(s, given, at, where) for s in k.sub_kernels)
         )
     references = _references(k)
     if not references:
@@ -143,38 +161,42 @@ def _expand_kernel(k: Kernel, given: dict, case: str, model: str, db, where: str
     except FormulaError as e:
         raise ExpandError(f"{where}: {e}") from None
     direct = Cost(*(put(own) for own, _ in parts))
-    sub = [
-        _call(r, [counts.get(r, parse(0)) for _, counts in parts], k, given, case, model, db, where) for r in references
-    ]
+    sub = [_call(r, [counts.get(r, parse(0)) for _, counts in parts], k, given, at, where) for r in references]
     if any(f != parse(0) for f in direct):
         sub.append(Kernel("basic", "direct operations", direct, k.line, k.file, k.code,
                           operators=tuple(replace(o, cost=o.cost.map(put)) for o in k.operators)))
     return replace(k, cost=None, repeat=repeat, operators=(), sub_kernels=tuple(sub))
 
 # %% ../../nbs/cost/01_expand.ipynb #824030ab
-def _call(ref: Reference, counts: list, k: Kernel, given: dict, case: str, model: str, db, where: str) -> Kernel:
+def _call(ref: Reference, counts: list, k: Kernel, given: dict, at: _Expansion, where: str) -> Kernel:
     "One reference of a kernel expanded, repeated as often as it is added up there: `counts` in the four figures"
     if len({counts[0], *counts[2:]}) > 1:
         raise ExpandError(
             f"{where}: {ref.class_name} is counted {counts[0]} times in flops, {counts[2]} in read and {counts[3]} in "
             f"write; a call costs all three alike"
         )
-    child = db.get(ref.class_name, model=model)
-    arguments = {n: v.substitute(given) for n, v in bind(ref, child, where, model, _numbers(given)).items()}
+    child = at.db.get(ref.class_name, model=at.model)
+    arguments = {n: v.substitute(given) for n, v in bind(ref, child, where, at.model, _numbers(given)).items()}
     return Kernel(
         "composite", f"call {ref.class_name}", None, k.line, k.file, k.code, repeat=counts[0].substitute(given),
-        sub_kernels=_expand(child, arguments, case, model, db)
+        sub_kernels=_expand(child, arguments, at)
     )
 
 # %% ../../nbs/cost/01_expand.ipynb #67256106
-def _expand(analysis: Analysis, given: dict, case: str, model: str, db) -> tuple[Kernel, ...]:
-    short = analysis.class_name.rsplit(".", 1)[-1]
-    kernels = []
-    for i, k in enumerate(analysis.variant(model, _numbers(given)).kernels):
-        if (k.phases and case not in k.phases) or not _applies(k, given, f"{short}.kernels[{i}]"):
+def _expand(analysis: Analysis, given: dict, at: _Expansion) -> tuple[Kernel, ...]:
+    key = analysis.class_name, tuple((n, str(f)) for n, f in sorted(given.items()))
+    if key in at.known:
+        return at.known[key]
+    if len(at.known) >= MAX_DIFFERENT:
+        raise ExpandError(f"it makes more than {MAX_DIFFERENT:,} different calls; expand the classes that it calls")
+    at.known[key] = ()  # counted before what it calls; `reachable` has seen that no class calls itself
+    short, kernels = analysis.class_name.rsplit(".", 1)[-1], []
+    for i, k in enumerate(analysis.variant(at.model, _numbers(given)).kernels):
+        if (k.phases and at.case not in k.phases) or not _applies(k, given, f"{short}.kernels[{i}]"):
             continue
-        kernels.append(_expand_kernel(k, given, case, model, db, f"{short}.kernels[{i}]"))
-    return tuple(kernels)
+        kernels.append(_expand_kernel(k, given, at, f"{short}.kernels[{i}]"))
+    at.known[key] = tuple(kernels)
+    return at.known[key]
 
 # %% ../../nbs/cost/01_expand.ipynb #865fdabd
 def expand(
@@ -184,7 +206,10 @@ def expand(
     case: str = "extend",  # which way of running the model (records.cases.CASE_NAMES)
     model: str = "",  # id of the model record whose variant of each class to take
 ) -> tuple[Kernel, ...]:
-    "The kernels of a class with all references expanded into nested sub_kernels"
+    """The kernels of a class with all references expanded into nested sub_kernels; equal calls share theirs.
+
+    Raises ExpandError where references cannot be followed, or lead to more than MAX_DIFFERENT different calls.
+    """
     reachable(class_name, db, model)
     analysis = db.get(class_name, model=model)
     names = {n: parse(n) for n in analysis.names()} | {
@@ -197,20 +222,36 @@ def expand(
             f"{class_name.rsplit('.', 1)[-1]} has no parameter {unknown[0]} (it has "
             f"{', '.join(sorted(set(names) - AMBIENT))})"
         )
-    return _expand(analysis, names | given, case, model, db)
+    return _expand(analysis, names | given, _Expansion(case, model, db))
 
 # %% ../../nbs/cost/01_expand.ipynb #c0d37398
 def cost_of(kernels) -> Cost:
     "The sum of an expanded tree, as formulas"
-    rows = list(_leaves(kernels, parse(1)))
+    rows = _leaves(kernels, {})
+    times = [n for _, _, n in rows]
     return Cost(
-        *(total(repeat * getattr(c, m) for c, repeat in rows) for m in ("flops", "matmul_flops", "read", "write"))
+        *(total((repeat * getattr(c, m) for c, repeat, _ in rows), times)
+          for m in ("flops", "matmul_flops", "read", "write"))
     )
 
 
-def _leaves(kernels, repeat: Formula):
-    for k in kernels:
-        if k.cost is None:
-            yield from _leaves(k.sub_kernels, repeat * k.repeat)
-        else:
-            yield k.cost, repeat * k.repeat
+def _leaves(kernels, known: dict) -> list[tuple]:
+    "(cost, repeat, how often) of the leaves; those of what is shared once, then again by how often"
+    if id(kernels) not in known:
+        found: dict[tuple, list] = {}
+        for k in kernels:
+            once = parse(1)
+            below = [(k.cost, once, 1)] if k.cost is not None else _leaves(k.sub_kernels, known)
+            for cost, repeat, n in below:
+                repeat = k.repeat * repeat
+                found.setdefault((id(cost), str(repeat)), [cost, repeat, 0])[2] += n
+        known[id(kernels)] = [tuple(row) for row in found.values()]
+    return known[id(kernels)]
+
+# %% ../../nbs/cost/01_expand.ipynb #c5b15cfa
+def count_kernels(kernels, known: dict | None = None) -> int:
+    "How many kernels an expanded tree lists, those of a call as often as the call occurs"
+    known = {} if known is None else known
+    if id(kernels) not in known:
+        known[id(kernels)] = sum(1 + count_kernels(k.sub_kernels, known) for k in kernels)
+    return known[id(kernels)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
 import keyword
 import operator
 import re
@@ -288,13 +289,16 @@ def _coefficient(term: Formula) -> "tuple[int | Fraction, Formula]":
     return 1, term
 
 
-def total(formulas: Iterable) -> Formula:
+def total(
+    formulas: Iterable,
+    times: "Iterable | None" = None,  # how often each is added; once, if not given
+) -> Formula:
     "The sum, with equal terms merged, in the order of their first appearance"
     counts: dict = {}
-    for formula in map(parse, formulas):
+    for formula, n in zip(map(parse, formulas), itertools.repeat(1) if times is None else times):
         for term in formula.args if formula.op == "+" else (formula,):
             count, rest = _coefficient(term)
-            counts[rest] = counts.get(rest, 0) + count
+            counts[rest] = counts.get(rest, 0) + n*count
     return _add(*[_multiply(_number(count), rest) for rest, count in counts.items()])
 
 # %% ../../nbs/formula/01_language.ipynb #647fdc62

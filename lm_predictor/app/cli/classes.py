@@ -11,13 +11,13 @@ from pathlib import Path
 
 from .options import Command, UsageError, numbers_of, record_id
 from .terminal import TABLE, broken, line_width, print_lines, print_table, short_source
-from ...cost.expand import cost_of, expand
+from ...cost.expand import cost_of, count_kernels, expand
 from ...formula.language import collected
 from ...records.analysis import analysis_to_json, kernel_to_json
 from ...records.database import Database, read_json
 
 # %% auto #0
-__all__ = ['COMMANDS', 'brief', 'class_title', 'kernel_rows', 'config_attributes', 'module_options', 'print_class',
+__all__ = ['LISTED', 'COMMANDS', 'brief', 'class_title', 'kernel_rows', 'config_attributes', 'module_options', 'print_class',
            'module_command', 'figure_lines', 'tree_lines', 'expand_options', 'expand_command', 'audit_options',
            'audit_command']
 
@@ -104,14 +104,15 @@ def module_command(args) -> int:
         raise UsageError("--case and --set go with --compare; formulas with numbers in them: `lm-predictor expand`")
     if args.compare and args.format == "json":
         raise UsageError("--compare is a table; leave out --format json")
-    analysis = db.get(db.resolve(args.cls))
+    model = record_id(args.model, db)
+    analysis = db.get(db.resolve(args.cls), model=model)
     if args.format == "json":
         print(json.dumps(analysis_to_json(analysis), indent=1))
     elif args.compare:
         from lm_predictor.app.cli.agent import print_comparison
         print_comparison(analysis.class_name, db, args.model, args.case or "extend", args.set)
     else:
-        variant = analysis.variant(record_id(args.model, db))
+        variant = analysis.variant(model)
         print_class(analysis, variant, args.operators, config_attributes(variant, db))
     return 0
 
@@ -167,23 +168,34 @@ def expand_options(e) -> None:
     e.add_argument("--format", choices=("table", "json"), default="table")
 
 
+LISTED = 10_000  # kernels of an expansion that are listed
+
+
 def _print_expanded(name: str, case: str, tree) -> None:
+    kernels = count_kernels(tree)
     total, width = cost_of(tree), min(line_width(), TABLE)
     figures = (("FLOPs", total.flops), ("in matrix products", total.matmul_flops), ("read", total.read),
                ("written", total.write))
-    lines = [*broken(f"{name}  ({case})", width), *tree_lines(tree, 1, width), "total"]
+    much = f"its {kernels:,} kernels are more than the {LISTED:,} that are listed; `lm-predictor module` shows a class"
+    listing = tree_lines(tree, 1, width) if kernels <= LISTED else broken(f"  {much}", width)
+    lines = [*broken(f"{name}  ({case})", width), *listing, "total"]
     lines += [line for figure in figures for line in figure_lines([figure], "  ", width)]
     print("\n".join(lines))
 
-
+# %% ../../../nbs/app/cli/03_classes.ipynb #0207e538
 def expand_command(args) -> int:
     "Print a class with all references expanded"
     given, fixed = numbers_of(args.case, args.set)
     db = Database()
-    name = db.resolve(args.cls)
-    given |= {n: v for n, v in fixed.items() if n in db.get(name).names()}
-    tree = expand(name, db, given, args.case, record_id(args.model, db))
+    name, model = db.resolve(args.cls), record_id(args.model, db)
+    given |= {n: v for n, v in fixed.items() if n in db.get(name, model=model).names()}
+    tree = expand(name, db, given, args.case, model)
     if args.format == "json":
+        if (kernels := count_kernels(tree)) > LISTED:
+            raise UsageError(
+                f"{name} expands into {kernels:,} kernels, more than the {LISTED:,} that are listed; "
+                "without --format json its total is printed"
+            )
         kernels = [kernel_to_json(k) for k in tree]
         print(json.dumps({"class_name": name, "case": args.case, "kernels": kernels}, indent=1))
     else:
