@@ -42,8 +42,9 @@ def shell(monkeypatch, tmp_path, capsys):
 
 def wrong(shell, line):
     status, out, err = shell(line)
-    assert status == 1 and out == "" and err.count("\n") == 1 and "Traceback" not in err and len(err) < 400, (status, out, err)
-    return err.removeprefix("lm-predictor: ").strip()
+    told, helped, _ = err.partition(" (see `lm-predictor ")  # of a line that is not understood
+    assert status == (2 if helped else 1) and out == "" and err.count("\n") == 1 and "Traceback" not in err and len(err) < 400, (status, out, err)
+    return told.removeprefix("lm-predictor: ").strip()
 
 
 def test_good(shell):
@@ -57,7 +58,7 @@ def test_good(shell):
     assert shell("agent LlamaRMSNorm")[:2][0] == 0 and shell("db check")[0] == 0 and shell("module LlamaRMSNorm")[0] == 0
 
 
-def test_difference_is_explained(shell):
+def test_difference_is_explained(shell, monkeypatch):
     "A stored analysis with another convention: the comparison names it"
     with Api({NORM: recorded(NORM)}) as api:
         shell(f"agent LlamaRMSNorm --base-url {api.url} --force")
@@ -66,6 +67,7 @@ def test_difference_is_explained(shell):
     data["kernels"][1]["flops"] = "batch_size*seq_len*hidden_size"
     data["kernels"][0]["memory_access"]["read"] = "0"
     path.write_text(json.dumps(data))
+    monkeypatch.setenv("COLUMNS", "400")
     _, out, _ = shell("module LlamaRMSNorm --compare")
     assert "counts elementwise as 0, here it is 1 (as matmul_only)" in out and "read: without _to_copy" in out
 
@@ -143,7 +145,7 @@ def test_verify_what_the_agent_made(shell, tmp_path, monkeypatch):
     scale = layers("clipkg")[0]
     name = scale["class_name"]
     assert wrong(shell, f"verify {name}").startswith(f"no analysis of '{name}'")
-    assert wrong(shell, f"trace {name}") == f"{name} cannot be traced: it needs the package package-that-is-not-there: pip install package-that-is-not-there"
+    assert wrong(shell, f"trace {name}") == f"{name} cannot be traced: it needs the package package_that_is_not_there, which is not installed"
     with Api({name: [turn(NOTES, put(scale)), turn()]}) as api:
         status, out, _ = shell(f"agent {name} --base-url {api.url}")
     why = "numbers equal the trace's: tracing needs package_that_is_not_there"
@@ -280,7 +282,7 @@ def test_bad_input(shell, monkeypatch):
     for name in ("turns", "tokens", "seconds", "cost"):
         price = " --price 1,2" if name == "cost" else ""
         assert wrong(shell, f"agent LlamaRMSNorm --max-{name} 0{price}") == f"a budget of 0 for {name} leaves nothing to spend; it must be above 0"
-    assert wrong(shell, "agent LlamaRMSNorm --max-seconds nan") == "a budget of nan for seconds is no limit; it must be a number above 0"
+    assert wrong(shell, "agent LlamaRMSNorm --max-seconds nan") == "argument --max-seconds: takes a number in the digits 0 to 9 with a point, got 'nan'; write a number such as 1.5"
     assert wrong(shell, "agent LlamaRMSNorm --max-repairs -1") == "the number of repairs must be at least 0, got -1"
     assert wrong(shell, "agent LlamaRMSNorm --price 3,15,1").startswith("--price takes two amounts such as 3,15, got '3,15,1'; two more are those of cached input")
     assert wrong(shell, "agent LlamaRMSNorm --max-cost 3") == "a limit of cost needs the prices of input and output tokens (--price INPUT,OUTPUT per million tokens)"

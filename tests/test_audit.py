@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("argv, said", [
-    (["NoSuchClass"], "no analysis of 'NoSuchClass'; make one with `lm-predictor trace NoSuchClass`"),
+    (["NoSuchClass"], "no analysis of 'NoSuchClass'; a class without a record is named in full, as torch.nn.Linear is"),
     (["LlamaMLP", "--model", "gpt2"], "LlamaMLP is not part of gpt2; it is part of llama-"),
     (["LlamaMLP", "--model", "lama-2-7b"], "unknown model 'lama-2-7b'; near: "),
 ])

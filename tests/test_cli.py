@@ -259,3 +259,45 @@ def test_module_names_attributes_that_exist(capsys):
 def test_module_names_a_few_models(capsys):
     assert main(["module", "torch.nn.Linear"]) == 0
     assert len(re.findall(r"\w+-[0-9a-f]{8}", capsys.readouterr().out)) == 3
+
+
+# ---- what a name means
+
+def test_short_names_of_classes(capsys):
+    "What `module` knows, `trace` and `verify` know; a preset's name is a preset"
+    pytest.importorskip("torch")
+    assert main(["verify", "LlamaRMSNorm"]) == 0
+    out = capsys.readouterr().out
+    assert "transformers.models.llama.modeling_llama.LlamaRMSNorm: verified" in out and "Warning" not in out
+    for command in ("verify", "trace"):
+        assert main([command, "Nothing"]) == 1 and "unknown model 'Nothing'" in capsys.readouterr().err
+
+
+def test_a_folder_called_like_a_preset(tmp_path, monkeypatch, capsys):
+    "The preset is taken, and it is said; `./gpt2` is the folder"
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "gpt2" / "config.json").write_text('{"model_type": "gpt2", "n_layer": 3}')
+    monkeypatch.chdir(tmp_path)
+    said = "gpt2 is the preset openai-community/gpt2; `./gpt2` is the folder here"
+    preset, folder = told("analyze gpt2", capsys), told("analyze ./gpt2", capsys)
+    assert said in preset["notes"] and said not in folder["notes"] and preset["parameters"] > 2 * folder["parameters"] / 1.5
+    assert analyze("gpt2").model == "openai-community/gpt2" and analyze(f"{tmp_path}/gpt2").parameters == folder["parameters"]
+
+
+@pytest.mark.parametrize("command", ["module", "expand", "trace", "audit", "verify"])
+@pytest.mark.parametrize("name", ["os.path.Foo", "mynet.Foo", "json.JSONDecoder", "torch.nn.Linaer", "transformers.models.llama.modeling_llama.LlamaMPL"])
+def test_no_unsafe_advice(command, name, capsys, tmp_path):
+    "Nobody is told to install what shares a name with a module, or to trace what cannot be traced"
+    assert main([command, name]) == 1
+    err = capsys.readouterr().err
+    assert "pip install" not in err and "lm-predictor trace" not in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["torch.nn.Bilinear", "transformers.models.llama.modeling_llama.LlamaForSequenceClassification"])
+def test_a_trace_is_advised_where_it_may_work(name, capsys):
+    assert main(["module", name]) == 1 and f"`lm-predictor trace {name}` tries to make one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["module LlamaMLP --model llama-2-7b", "expand LlamaMLP --model llama-2-7b"])
+def test_trusted_code(command, capsys):
+    assert main([*command.split(), "--trust-remote-code"]) == 0

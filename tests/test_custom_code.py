@@ -137,7 +137,7 @@ def test_native_type(shell, tmp_path):
 
 
 @pytest.mark.parametrize("modeling, reason", [
-    (MODELING + "import no_such_package_at_all\n", "the package no_such_package_at_all: pip install no_such_package_at_all"),
+    (MODELING + "import no_such_package_at_all\n", "the package no_such_package_at_all, which is not installed"),
     (MODELING.replace("class TinyGateForCausalLM", "class Other"), "has no attribute 'TinyGateForCausalLM'"), ("x = (", "SyntaxError")])
 def test_broken_code(modeling, reason, shell, tmp_path):
     here = repository(tmp_path / "r", modeling)

@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import json
 import logging
+import os
 import warnings
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from .validation import ModelError
 from ..records.database import read_json, shipped_directory
 
 # %% auto #0
-__all__ = ['presets', 'quiet', 'all_names', 'known_names']
+__all__ = ['presets', 'quiet', 'all_names', 'known_names', 'also_here']
 
 # %% ../../nbs/models/02_hub.ipynb #07c0f3de
 def presets() -> dict[str, dict]:
@@ -122,13 +123,21 @@ def _find_config(model: str) -> tuple[str, dict, str]:
     preset = _preset_path(model) if "/" in model and not model.endswith(".json") else None
     if preset:
         return model, read_json(preset)["config"], model
+    name = known_names().get(model.lower())
+    if name:
+        return name, read_json(_preset_path(name))["config"], name
     path = Path(model)
     if model.endswith(".json") or _is_file(path):
         return model, _read_config(path), str(path.parent)
     if _is_file(path / "config.json"):
         return model, _read_config(path / "config.json"), model
-    name = known_names().get(model.lower())
-    if name:
-        return name, read_json(_preset_path(name))["config"], name
     return model, _from_hub(model, presets()), model
 
+
+def also_here(model: str) -> str:
+    "The sentence that a name of a preset is a folder or file here, too; empty where it is not"
+    path = Path(model)
+    if model.lower() not in known_names() or not (_is_file(path) or _is_file(path / "config.json")):
+        return ""
+    what = "file" if _is_file(path) else "folder"
+    return f"{model} is the preset {known_names()[model.lower()]}; `.{os.sep}{model}` is the {what} here"

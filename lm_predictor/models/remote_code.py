@@ -15,7 +15,7 @@ from .hub import _hub_reachable, quiet
 from .validation import ModelError
 
 # %% auto #0
-__all__ = ['own_code', 'with_code', 'missing_package', 'where_raised']
+__all__ = ['TRACE_EXTRA', 'own_code', 'with_code', 'missing_package', 'where_raised']
 
 # %% ../../nbs/models/03_remote_code.ipynb #9598798a
 def own_code(config: dict) -> str:
@@ -49,7 +49,19 @@ def with_code(config: dict, place: str) -> dict:
     about = str(config["auto_map"].get("AutoConfig", "")).rpartition("--")[2]
     return {**config, "custom_code": {"model": model, "config": about, "directory": str(directory), "sha256": digest}}
 
+# %% ../../nbs/models/03_remote_code.ipynb #355c9e19
+TRACE_EXTRA = "torch and transformers, about 1.3 GB: pip install 'lm-predictor[trace]'"  # what tracing needs
+
 # %% ../../nbs/models/03_remote_code.ipynb #5b3d1e2f
+def _optional() -> set:
+    "The packages that transformers names as its optional ones: others may be anybody's, and are not advised"
+    try:
+        from transformers.dependency_versions_table import deps
+    except ImportError:
+        return set()
+    return set(deps)
+
+
 def missing_package(error: BaseException) -> str:
     "The sentence about an optional package whose absence caused an error; empty when that is not what caused it"
     while error is not None:
@@ -57,8 +69,9 @@ def missing_package(error: BaseException) -> str:
         pip = re.search(r"pip install ((?:-U |--upgrade )?[A-Za-z0-9_.\-\[\]]+)", text)
         needs = re.search(r"(\w+) requires the (\S+) library", text)
         if isinstance(error, ImportError) and (pip or isinstance(error, ModuleNotFoundError) and error.name):
-            package = pip[1].split()[-1].strip("`'.") if pip else error.name.partition(".")[0].replace("_", "-")
-            return f"{needs[1] + ' needs' if needs else 'it needs'} the package {package}: pip install {package}"
+            package = pip[1].split()[-1].strip("`'.") if pip else error.name.partition(".")[0]
+            how = f": pip install {package}" if package in _optional() else ", which is not installed"
+            return f"{needs[1] + ' needs' if needs else 'it needs'} the package {package}{how}"
         error = error.__cause__ or error.__context__
     return ""
 

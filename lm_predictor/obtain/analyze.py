@@ -5,6 +5,7 @@
 # %% ../../nbs/obtain/04_analyze.ipynb #a9f4e00d
 from __future__ import annotations
 
+from ..models.hub import also_here
 from ..models.loading import load_config
 from ..models.matching import symbol_values
 from ..models.remote_code import own_code
@@ -28,7 +29,6 @@ def _unread(config: dict):
     if config.get("quantization_config"):
         yield "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"
 
-
 # %% ../../nbs/obtain/04_analyze.ipynb #4d47c7c5
 def analyze(
     model: str | dict,
@@ -51,6 +51,6 @@ def analyze(
     found = find(config, db, progress, trace)
     unproven = untrusted(found.record, db)
     doubts = [f"unverified: {', '.join(unproven)}; `lm-predictor verify {name}` says why"] if unproven else []
-    notes = [*([found.note] if found.note else []), *_unread(config)]
+    here = also_here(model) if isinstance(model, str) else ""
+    notes = [*filter(None, (here, found.note)), *_unread(config)]
     return ModelCost(name, found.record, symbol_values(found.record, config), tuple(doubts), tuple(notes))
-

@@ -12,7 +12,7 @@ from ..models.attributes import flat
 from ..models.hub import quiet
 from ..models.loading import full_config
 from ..models.matching import config_value, fits, note_given, symbol_values
-from ..models.remote_code import missing_package
+from ..models.remote_code import TRACE_EXTRA, missing_package
 from ..models.validation import ModelError, NeedsTrace
 from ..records.database import Database, read_json
 from ..records.model import ModelRecord, record_from_json, record_to_json
@@ -107,7 +107,6 @@ def _class_records(trace, record: ModelRecord) -> dict:
         said = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
         raise NeedsTrace(f"{record.model_type}: the records of its classes cannot be made: {said}") from e
 
-
 # %% ../../nbs/obtain/01_record.ipynb #9ee3a006
 def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dict]:
     """Trace a config from the installed source: its model record and the analyses of its classes by name.
@@ -119,9 +118,7 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         import transformers
     except ImportError as e:
         missing = f"{config['model_type']}: no stored record fits this config{f' ({why})' if why else ''}"
-        raise NeedsTrace(
-            f"{missing}, and tracing it needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'"
-        ) from None
+        raise NeedsTrace(f"{missing}, and tracing it needs {TRACE_EXTRA}") from e
     with quiet():
         full = full_config(config)
         try:
@@ -132,7 +129,6 @@ def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dic
         classes = _class_records(trace, record)
         record = replace(record, verification=verification(record, Database.of(classes), outcome))
     return record, {name: replace(a, verification=record.verification) for name, a in classes.items()}
-
 
 # %% ../../nbs/obtain/01_record.ipynb #5da89d17
 def verification(

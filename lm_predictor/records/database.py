@@ -18,7 +18,7 @@ from ..formula.tree import FormulaError
 from .analysis import (
     _WORKLOAD, Analysis, SchemaError, Variant, analysis_from_json, analysis_to_json, name_record)
 from .files import DatabaseError, dumps, read_json, write_json
-from .source import SourceState, source_state
+from .source import SourceState, remedy, source_state
 
 # %% auto #0
 __all__ = ['overlay_directory', 'shipped_directory', 'canonical_variants', 'doubted', 'models_of', 'joined', 'proof_of_all',
@@ -167,6 +167,9 @@ def _model_changed(path: Path) -> bool:
     return not classes or any(_changed(path.parent.parent / f"{name}.json") for name in classes)
 
 # %% ../../nbs/records/06_database.ipynb #87dbf827
+_OWN_CODE = re.compile(r"(?<=\.code_)[0-9a-f]{12}(?=\.)")  # the digest of a model's own code, in the name of its module
+
+
 def _leads_to(path: list[str], full: list[str]) -> bool:
     "Whether a public path may lead to a class: its first part is the package, the others come in the same order"
     rest = iter(full)
@@ -250,13 +253,13 @@ class Database:
         if name in names:
             return name
         found = [n for n in names if n.rpartition(".")[2] == last and _leads_to(name.split("."), n.split("."))]
-        if len(found) == 1:
-            return found[0]
+        if len({_OWN_CODE.sub("", n) for n in found}) == 1:  # one class, perhaps before and after an edit of its file
+            return max(found, key=lambda n: self.path(n).stat().st_mtime)
         if len(found) > 1:
             raise DatabaseError(f"{name!r} is the name of several classes: {', '.join(found)}")
         near = difflib.get_close_matches(last, sorted({n.rpartition(".")[2] for n in names}), n=3)
         hint = f"; near: {', '.join(near)}" if near else ""
-        raise DatabaseError(f"no analysis of {name!r}{hint}; make one with `lm-predictor trace {name}`")
+        raise DatabaseError(f"no analysis of {name!r}{hint}; {remedy(name)}")
 
     def get(self, class_name: str, by: str = "", model: str = "") -> Analysis:
         """The analysis of a class: in a model, given the id of its record, or by itself; by='agent': the agent's.
@@ -269,7 +272,7 @@ class Database:
         if path is None and by == "agent":
             raise DatabaseError(f"the agent has not analyzed {class_name}")
         if path is None:
-            raise DatabaseError(f"no analysis of {class_name}; make one with `lm-predictor trace {class_name}`")
+            raise DatabaseError(f"no analysis of {class_name}; {remedy(class_name)}")
         if by == "agent":
             return read_analysis(path)
         known = self._loaded.get(path)  # once: another thread may have it reread

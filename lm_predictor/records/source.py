@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import importlib.metadata
 import importlib.util
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..formula.language import syntax_tree
 
 # %% auto #0
 __all__ = ['SourceError', 'package_root', 'module_file', 'Statement', 'SourceFile', 'source_file', 'split_class', 'find_class',
-           'Source', 'locate', 'forward_statements', 'SourceState', 'source_state']
+           'Source', 'locate', 'remedy', 'forward_statements', 'SourceState', 'source_state']
 
 # %% ../../nbs/records/05_source.ipynb #42973661
 class SourceError(LookupError):
@@ -35,7 +36,11 @@ def package_root(package: str) -> Path:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        raise SourceError(f"package {package!r} is not installed; its source cannot be read (pip install {package})")
+        own = package in sys.stdlib_module_names
+        raise SourceError(
+            f"{package!r} is a module of Python itself, which has no models" if own
+            else f"package {package!r} is not installed, nor in a folder of PYTHONPATH; its source cannot be read"
+        )
     return Path(next(iter(spec.submodule_search_locations))).parent
 
 # %% ../../nbs/records/05_source.ipynb #1cbc1d78
@@ -167,6 +172,22 @@ def locate(class_name: str) -> Source:
         version = ""
     digest = hashlib.sha256(file.text(first, last).encode()).hexdigest()
     return Source(package, version, file.path.relative_to(package_root(package)).as_posix(), first, last, digest)
+
+# %% ../../nbs/records/05_source.ipynb #070ad858
+def remedy(class_name: str) -> str:
+    "How a class without a record gets one, or why it cannot; the end of a sentence"
+    if "." not in class_name:
+        return "a class without a record is named in full, as torch.nn.Linear is"
+    package, last = class_name.partition(".")[0], class_name.rpartition(".")[2]
+    try:
+        find_class(class_name)
+    except SourceError as e:
+        public = class_name == f"torch.nn.{last}" and (package_root("torch") / "torch/nn/modules").glob("*.py")
+        if not public or not any(last in source_file(str(path)).classes for path in public):
+            return str(e)
+    if package in ("torch", "transformers"):
+        return f"`lm-predictor trace {class_name}` tries to make one"
+    return f"only torch and transformers are traced; `lm-predictor agent {class_name}` has a language model read it"
 
 # %% ../../nbs/records/05_source.ipynb #f671df9c
 def forward_statements(class_name: str) -> list[Statement]:

@@ -12,7 +12,7 @@ import threading
 from ...agent.analyze import agent_record, already, analyze_classes, model_class, traced_analysis
 from ...agent.sizes import sizes_for
 from ...agent.client import LLM, AgentError, Budget, client_of, sdk_send
-from .options import Command, UsageError, amount, count, is_class, numbers_of, record_id
+from .options import Command, Refusal, UsageError, amount, count, is_class, numbers_of, record_id
 from .terminal import Progress, print_table, tracing
 from ..compare import compare
 from ...cost.expand import ExpandError, reachable
@@ -216,7 +216,7 @@ def compared_at(
     case: str,
     settings: list,  # what --set gives
 ) -> tuple:          # the first variant that holds there, the names that --set gives, numbers of all symbols
-    "Where two analyses are compared; raises UsageError"
+    "Where two analyses are compared; raises UsageError or Refusal"
     given, fixed = _comparable(agent, variants, case, settings)
     numbers = {n: int(v) for n, v in {**fixed, **given}.items()}
     for variant in variants:
@@ -226,7 +226,7 @@ def compared_at(
             return variant, list(given), values
     asked = ", ".join(f"{n}={v}" for n, v in given.items()) or "this case"
     conditions = " or ".join(dict.fromkeys(", ".join(v.assumptions) for v in variants))
-    raise UsageError(f"no numbers fit {asked} and the conditions of the trace: {conditions}")
+    raise Refusal(f"no numbers fit {asked} and the conditions of the trace: {conditions}")
 
 # %% ../../../nbs/app/cli/05_agent.ipynb #c24f42e7
 def _compared_row(row) -> list:
@@ -237,13 +237,13 @@ def _compared_row(row) -> list:
 
 
 def print_comparison(name: str, db, model: str, case: str, settings: list) -> None:
-    "Print the agent's record and the trace's, line by line, in numbers; raises UsageError"
+    "Print the agent's record and the trace's, line by line, in numbers; raises UsageError or Refusal"
     agent = agent_record(name, db)
     if agent is None:
-        raise UsageError(f"the agent has not analyzed {name}; have it do so with `lm-predictor agent {name} --force`")
+        raise Refusal(f"the agent has not analyzed {name}; have it do so with `lm-predictor agent {name} --force`")
     trace, why = traced_analysis(name, db)
     if trace is None:
-        raise UsageError(f"{name} has no trace to compare with: {why}")
+        raise Refusal(f"{name} has no trace to compare with: {why}")
     variants = [trace.variant(record_id(model, db))] if model else trace.variants
     variant, given, values = compared_at(variants, agent, case, settings)
     at = ", ".join(f"{n} {values[n]}" for n in sorted({*variant.names(), *given}) if n in values)

@@ -9,8 +9,8 @@ import json
 import re
 from pathlib import Path
 
-from .options import Command, UsageError, numbers_of, record_id
-from .terminal import TABLE, broken, line_width, print_lines, print_table, short_source
+from .options import Command, Refusal, UsageError, numbers_of, record_id, trust_option
+from .terminal import broken, print_lines, print_table, short_source, table_width
 from ...cost.expand import cost_of, count_kernels, expand
 from ...formula.language import collected
 from ...records.analysis import analysis_to_json, kernel_to_json
@@ -104,7 +104,7 @@ def module_command(args) -> int:
         raise UsageError("--case and --set go with --compare; formulas with numbers in them: `lm-predictor expand`")
     if args.compare and args.format == "json":
         raise UsageError("--compare is a table; leave out --format json")
-    model = record_id(args.model, db)
+    model = record_id(args.model, db, args.trust_remote_code)
     analysis = db.get(db.resolve(args.cls), model=model)
     if args.format == "json":
         print(json.dumps(analysis_to_json(analysis), indent=1))
@@ -173,7 +173,7 @@ LISTED = 10_000  # kernels of an expansion that are listed
 
 def _print_expanded(name: str, case: str, tree) -> None:
     kernels = count_kernels(tree)
-    total, width = cost_of(tree), min(line_width(), TABLE)
+    total, width = cost_of(tree), table_width()
     figures = (("FLOPs", total.flops), ("in matrix products", total.matmul_flops), ("read", total.read),
                ("written", total.write))
     much = f"its {kernels:,} kernels are more than the {LISTED:,} that are listed; `lm-predictor module` shows a class"
@@ -187,12 +187,12 @@ def expand_command(args) -> int:
     "Print a class with all references expanded"
     given, fixed = numbers_of(args.case, args.set)
     db = Database()
-    name, model = db.resolve(args.cls), record_id(args.model, db)
+    name, model = db.resolve(args.cls), record_id(args.model, db, args.trust_remote_code)
     given |= {n: v for n, v in fixed.items() if n in db.get(name, model=model).names()}
     tree = expand(name, db, given, args.case, model)
     if args.format == "json":
         if (kernels := count_kernels(tree)) > LISTED:
-            raise UsageError(
+            raise Refusal(
                 f"{name} expands into {kernels:,} kernels, more than the {LISTED:,} that are listed; "
                 "without --format json its total is printed"
             )
@@ -220,7 +220,7 @@ def audit_command(args) -> int:
 
 # %% ../../../nbs/app/cli/03_classes.ipynb #0d1c0311
 COMMANDS = {
-    "module": Command(module_command, (module_options,)),
-    "expand": Command(expand_command, (expand_options,)),
-    "audit": Command(audit_command, (audit_options,)),
+    "module": Command(module_command, (module_options, trust_option)),
+    "expand": Command(expand_command, (expand_options, trust_option)),
+    "audit": Command(audit_command, (audit_options, trust_option)),
 }

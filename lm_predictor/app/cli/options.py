@@ -12,11 +12,12 @@ import shlex
 from typing import NamedTuple
 
 from ..units import decimal_number, whole_number
+from ...models.hub import known_names
 from ...records.cases import Case, CaseError
 
 # %% auto #0
-__all__ = ['count', 'amount', 'UsageError', 'Refusal', 'near', 'Parser', 'Command', 'trust_option', 'is_class', 'record_id',
-           'case_named', 'given_by', 'numbers_of']
+__all__ = ['count', 'amount', 'UsageError', 'Refusal', 'near', 'Parser', 'Command', 'trust_option', 'is_class', 'class_meant',
+           'record_id', 'case_named', 'given_by', 'numbers_of']
 
 # %% ../../../nbs/app/cli/00_options.ipynb #80c8068b
 class UsageError(ValueError):
@@ -102,12 +103,20 @@ def is_class(target: str) -> bool:
         "/" not in target and len(parts) > 1 and not target.endswith(".json") and all(p.isidentifier() for p in parts)
     )
 
+# %% ../../../nbs/app/cli/00_options.ipynb #dcae5271
+def class_meant(target: str, db) -> str:
+    "The full name of the class that was typed; empty where a model was; DatabaseError where it is the name of several"
+    if is_class(target):
+        return target
+    known = target.isidentifier() and any(name.rpartition(".")[2] == target for name in db.names())
+    return db.resolve(target) if known and target.lower() not in known_names() else ""
+
 # %% ../../../nbs/app/cli/00_options.ipynb #0d1c0006
-def record_id(model: str, db) -> str:
+def record_id(model: str, db, trust_remote_code: bool = False) -> str:
     "The id of the record that a model has in a database; empty for no model"
     from lm_predictor.models.loading import load_config
     from lm_predictor.obtain.find import find_record
-    return find_record(load_config(model)[1], db).id if model else ""
+    return find_record(load_config(model, trust_remote_code)[1], db).id if model else ""
 
 # %% ../../../nbs/app/cli/00_options.ipynb #0d1c0007
 def case_named(text: str) -> Case:

@@ -17,8 +17,9 @@ from ...records.cases import CASES
 
 # %% auto #0
 __all__ = ['WIDEST', 'NARROW', 'TABLE', 'BAR_WIDTH', 'BLOCKS', 'BAR', 'line_width', 'stdout_console', 'open_streams', 'silence',
-           'say', 'ascii_only', 'broken', 'print_table', 'short_source', 'Column', 'fitted', 'end_of_path',
-           'first_operators', 'bar_of', 'shorter_bar', 'shares', 'print_fitted', 'print_lines', 'Progress', 'tracing']
+           'say', 'ascii_only', 'broken', 'table_width', 'print_table', 'short_source', 'Column', 'fitted',
+           'end_of_path', 'first_operators', 'bar_of', 'shorter_bar', 'shares', 'print_fitted', 'print_lines',
+           'Progress', 'tracing']
 
 # %% ../../../nbs/app/cli/01_terminal.ipynb #64c429d8
 WIDEST = 10_000  # characters of a line that has no end
@@ -113,7 +114,12 @@ def broken(text: str, width: int) -> list[str]:
 
 # %% ../../../nbs/app/cli/01_terminal.ipynb #5a54d791
 NARROW = 24   # characters of a column whose cells go on in the next line, at least
-TABLE = 220   # characters of a table, at most
+TABLE = 220   # characters of a table whose line has no end
+
+
+def table_width() -> int:
+    "Characters of a row of a table that keeps everything"
+    return width if (width := line_width()) < WIDEST else TABLE
 
 
 def _widths(columns: list, rows: list, width: int) -> list[int] | None:
@@ -126,8 +132,9 @@ def _widths(columns: list, rows: list, width: int) -> list[int] | None:
         for i, ((header, side), n) in enumerate(zip(columns, natural))
     ]
     room = width - sum(least) - 2 * (len(columns) - 1)
-    for i, n in enumerate(natural):
-        more = min(n - least[i], max(room, 0))
+    wanting = sorted(range(len(columns)), key=lambda i: natural[i] - least[i])
+    for j, i in enumerate(wanting):  # who wants least gets all of it, the others equal parts of the rest
+        more = min(natural[i] - least[i], max(room, 0) // (len(wanting) - j))
         least[i], room = least[i] + more, room - more
     return least if room >= 0 else None
 
@@ -161,7 +168,7 @@ def _in_blocks(columns: list, rows: list, width: int, say) -> None:
 def print_table(columns: list, rows: list, title: str = "") -> None:
     "Print a table that keeps all of every cell; a column is (header, left or right)"
     from rich.text import Text
-    console, width = stdout_console(), min(line_width(), TABLE)
+    console, width = stdout_console(), table_width()
     say = lambda line, style: console.print(Text(line, style), soft_wrap=True)
     for line in broken(title, width) if title else ():
         say(line, "")

@@ -10,10 +10,10 @@ import time
 from itertools import chain
 
 from ...agent.analyze import agent_record, checks_of, store_checks
-from .options import Command, Refusal, UsageError, count, is_class, trust_option
+from .options import Command, Refusal, UsageError, class_meant, count, trust_option
 from .terminal import Progress, tracing
 from ...models.loading import load_config
-from ...models.remote_code import missing_package
+from ...models.remote_code import TRACE_EXTRA, missing_package, where_raised
 from ...models.validation import check_numbers
 from ...obtain.find import find_record, trace_config
 from ...obtain.store import store_class
@@ -55,7 +55,7 @@ def _trace_one(target: str, db: Database, start: float) -> int:
     try:
         from lm_predictor.tracing.classes import trace_class
     except ImportError as e:
-        raise Refusal(f"tracing needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
+        raise Refusal(f"tracing needs {TRACE_EXTRA}") from e
     analysis = traced_class(trace_class, target)
     path = store_class(analysis, db)
     stands = "; what ships of it stands" if db.path(analysis.class_name) != path else ""
@@ -85,8 +85,8 @@ def _trace_model(target: str, trust_remote_code: bool, db: Database, start: floa
 def trace_command(args) -> int:
     "Analyze a class or a model from the installed source, and store it"
     start, db = time.perf_counter(), Database()
-    if is_class(args.target):
-        return _trace_one(args.target, db, start)
+    if name := class_meant(args.target, db):
+        return _trace_one(name, db, start)
     return _trace_model(args.target, args.trust_remote_code, db, start)
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #c701b554
@@ -193,12 +193,12 @@ def verify_command(args) -> int:
     try:
         import torch, transformers  # noqa: F401, E401
     except ImportError as e:
-        raise Refusal(f"verifying needs {e.name or 'torch'}: pip install 'lm-predictor[trace]'") from None
+        raise Refusal(f"verifying needs {TRACE_EXTRA}") from e
     db = Database()
     if args.all:
         return _verify_all(db, args.jobs)
-    if is_class(args.target):
-        return _verify_class(args.target, db)
+    if name := class_meant(args.target, db):
+        return _verify_class(name, db)
     models, classes = prove_records([subject_of(args.target, db, args.trust_remote_code)], db, args.jobs)
     return conclude(models, classes, db, False)
 
