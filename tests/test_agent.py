@@ -74,7 +74,7 @@ def trail(db, name=NORM):
 
 def said(db, name=NORM):
     "Everything that was said to the model after the task"
-    return "\n".join(b.get("text") or b["content"] for row in trail(db, name) if isinstance(row.get("user"), list) for b in row["user"])
+    return "\n".join(b.get("text") or b["content"] for row in trail(db, name) for told in row.values() if isinstance(told, list) for b in told)
 
 
 # good runs

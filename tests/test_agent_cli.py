@@ -201,7 +201,7 @@ def test_comparison_at_any_size(shell):
     assert wrong(shell, "module Linear --compare --case evening").startswith("unknown case 'evening'; it is one of extend")
     assert wrong(shell, "module Linear --compare --set wide=3").startswith("--set wide: neither analysis has it; they have a_bytes, batch_size, bias")
     assert wrong(shell, "module Linear --compare --set in_features=x") == "--set in_features: a comparison takes a whole number, got 'x'"
-    assert wrong(shell, "module Linear --compare --case decode --set seq_len=3") == "case decode has seq_len 1, not 3; take --case extend"
+    assert wrong(shell, "module Linear --compare --case decode --set seq_len=3") == "case decode has seq_len 1, not 3; take case extend"
     assert wrong(shell, "module Linear --case decode").startswith("--case and --set go with --compare")
     assert wrong(shell, "module Linear --compare --format json") == "--compare is a table; leave out --format json"
 

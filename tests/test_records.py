@@ -5,6 +5,8 @@ import random
 import pytest
 
 from lm_predictor.records.database import Database, shipped_directory
+from lm_predictor.cost.expand import cost_of, expand
+from lm_predictor.records.cases import CaseError
 from lm_predictor.records.model import record_from_json
 from lm_predictor.models.matching import fits, symbol_values
 from lm_predictor.models.hub import presets
@@ -109,3 +111,15 @@ def test_reading_a_case_changes_nothing():
     assert record.graph(case) is record.graph(case) is record.cases[case] and json.dumps(data) == before
     with pytest.raises(TypeError):
         record.cases[case] = None
+
+
+def test_expand_refuses_sizes_that_its_case_does_not_have():
+    "In Python as in the shell: four sequences are not priced with the formulas of one"
+    name = DB.resolve("MistralAttention")
+    with pytest.raises(CaseError, match="case decode_b1_past has batch_size 1, not 4; take case decode_past"):
+        expand(name, DB, {"batch_size": 4}, "decode_b1_past")
+    with pytest.raises(CaseError, match="case decode has seq_len 1, not 2[*]n; take case extend"):
+        expand(name, DB, {"seq_len": "2*n"}, "decode")
+    one, four = (cost_of(expand(name, DB, {"batch_size": n}, case)).flops for n, case in ((1, "decode_b1_past"), (4, "decode_past")))
+    sizes = dict.fromkeys(one.names | four.names, 8) | {"seq_len": 1}
+    assert four.evaluate(sizes) == 4 * one.evaluate(sizes)

@@ -14,9 +14,12 @@ from pathlib import Path
 from ..records.files import held
 
 # %% auto #0
-__all__ = ['JournalError', 'read_rows', 'Journal', 'alone']
+__all__ = ['LINES', 'JournalError', 'read_rows', 'Journal', 'alone']
 
 # %% ../../nbs/agent/02_journal.ipynb #d027aa41
+LINES = {"head", "user", "repair", "assistant", "end"}
+
+
 class JournalError(ValueError):
     "A journal that cannot be read; the text names file and line"
 
@@ -31,7 +34,7 @@ def read_rows(path: Path) -> tuple[list[dict], int]:
             row = None
         if not line.endswith(b"\n"):
             break
-        known = isinstance(row, dict) and len(row) == 1 and row.keys() <= {"head", "user", "assistant", "end"}
+        known = isinstance(row, dict) and len(row) == 1 and row.keys() <= LINES
         if not known or ("head" in row) != (n == 1):
             raise JournalError(f"{path}: line {n} is no line of a journal; delete the file to start anew")
         rows.append(row)
@@ -62,7 +65,7 @@ class Journal:
             self._write({"head": head})
 
     def append(self, kind: str, value: object) -> None:
-        "Add a line and wait until it is on disk; kind: user, assistant or end"
+        "Add a line and wait until it is on disk; kind: user, repair, assistant or end"
         row = {kind: value}
         self._write(row)
         self.rows.append(row)
@@ -81,7 +84,7 @@ class Journal:
     def messages(self) -> list[dict]:
         "The conversation as the Messages API takes it"
         return [
-            {"role": kind, "content": value["content"] if kind == "assistant" else value}
+            dict(zip(("role", "content"), ("assistant", value["content"]) if kind == "assistant" else ("user", value)))
             for row in self.rows
             for kind, value in row.items()
             if kind != "end"
@@ -90,6 +93,11 @@ class Journal:
     def answers(self) -> list[dict]:
         "The model's answers so far"
         return [row["assistant"] for row in self.rows if "assistant" in row]
+
+    @property
+    def repairs(self) -> int:
+        "How often the model was told that something is wrong"
+        return sum("repair" in row for row in self.rows)
 
     @property
     def sha256(self) -> str:

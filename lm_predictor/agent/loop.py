@@ -111,19 +111,6 @@ def _restore(box: Box, journal: Journal) -> None:
                 if block["type"] == "tool_use" and block["name"] == "write":
                     _tool(block, box, None)
 
-# %% ../../nbs/agent/08_loop.ipynb #8fc367c2
-_REPAIR = "[repair]"  # begins what the model is told about a problem, so that it can be counted
-_CUT = (
-    "Your answer was cut off at the output limit before this call was complete, so it was not run. "
-    "Send it again in smaller parts."
-)
-
-
-def _repairs(journal: Journal) -> int:
-    "How often the model was told that something is wrong"
-    said = [b for row in journal.rows if isinstance(row.get("user"), list) for b in row["user"]]
-    return sum(b.get("text", "").startswith(_REPAIR) or b.get("content") == _CUT for b in said)
-
 # %% ../../nbs/agent/08_loop.ipynb #19f66ffd
 def _end(journal: Journal, ok: bool, why: str, problems=()) -> None:
     journal.append("end", {"ok": ok, "why": why, "problems": [str(p) for p in problems[:MAX_PROBLEMS]]})
@@ -131,20 +118,26 @@ def _end(journal: Journal, ok: bool, why: str, problems=()) -> None:
 
 def _feed_back(problems: list, journal: Journal, budget: Budget) -> None:
     "Tell the model what is wrong, or end where it was told often enough"
-    if _repairs(journal) >= budget.max_repairs:
+    if journal.repairs >= budget.max_repairs:
         return _end(journal, False, f"still wrong after {budget.max_repairs} repairs: {problems[0]}", problems)
     found = f"The check found {len(problems)} problem{'s' * (len(problems) > 1)}. Look at the source again, "
     rest = "correct work/analysis.md and work/analysis.json, then end your turn."
-    journal.append("user", [{"type": "text", "text": f"{_REPAIR} {found}{rest}\n{listed(problems)}"}])
+    journal.append("repair", [{"type": "text", "text": f"{found}{rest}\n{listed(problems)}"}])
 
 # %% ../../nbs/agent/08_loop.ipynb #ce5818d8
+_CUT = (
+    "Your answer was cut off at the output limit before this call was complete, so it was not run. "
+    "Send it again in smaller parts."
+)
+
+
 def _cut_off(calls: list, journal: Journal, budget: Budget) -> None:
     "Tell the model that its answer was cut off, or end where it was told often enough"
-    if _repairs(journal) >= budget.max_repairs:
+    if journal.repairs >= budget.max_repairs:
         why = f"the answer was cut off at the output limit, after {budget.max_repairs} repairs"
         return _end(journal, False, why)
-    said = [_result(b, _CUT, True) for b in calls] or [{"type": "text", "text": f"{_REPAIR} {_CUT}"}]
-    journal.append("user", said)
+    said = [_result(b, _CUT, True) for b in calls] or [{"type": "text", "text": _CUT}]
+    journal.append("repair", said)
 
 # %% ../../nbs/agent/08_loop.ipynb #6d3ccdef
 _LAST_WORDS = {
@@ -212,7 +205,7 @@ def run(
             return Result(last["ok"], last["why"], *_figures(journal, budget), tuple(last["problems"]))
         elif kind == "head":
             journal.append("user", task)
-        elif kind == "user":
+        elif kind in ("user", "repair"):
             if spent := _asked(send, model, system, journal, budget, show):
                 return Result(False, spent, *_figures(journal, budget))
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ..formula.tree import Formula, FormulaError, Reference
 from ..formula.language import parse, split_references, total
+from ..records.cases import Case
 from ..records.analysis import AMBIENT, Analysis, Cost, Kernel
 
 # %% auto #0
@@ -208,7 +209,8 @@ def expand(
 ) -> tuple[Kernel, ...]:
     """The kernels of a class with all references expanded into nested sub_kernels; equal calls share theirs.
 
-    Raises ExpandError where references cannot be followed, or lead to more than MAX_DIFFERENT different calls.
+    Raises CaseError where the case fixes a size at another number than the one that is given, ExpandError where
+    references cannot be followed, or lead to more than MAX_DIFFERENT different calls.
     """
     reachable(class_name, db, model)
     analysis = db.get(class_name, model=model)
@@ -222,6 +224,7 @@ def expand(
             f"{class_name.rsplit('.', 1)[-1]} has no parameter {unknown[0]} (it has "
             f"{', '.join(sorted(set(names) - AMBIENT))})"
         )
+    Case.parse(case).check(_numbers(given) | {n: str(f) for n, f in given.items() if f.names and str(f) != n})
     return _expand(analysis, names | given, _Expansion(case, model, db))
 
 # %% ../../nbs/cost/01_expand.ipynb #c0d37398

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 # %% auto #0
-__all__ = ['CONVENTIONS', 'CONVENTION', 'RULES', 'METADATA', 'Operand', 'numel', 'dense', 'Cost', 'rule', 'operator_cost']
+__all__ = ['CONVENTIONS', 'CONVENTION', 'RULES', 'METADATA', 'Operand', 'numel', 'dense', 'Cost', 'rule', 'operator_cost',
+           'reached_experts']
 
 # %% ../../nbs/cost/00_operators.ipynb #40afa861
 CONVENTIONS = {
@@ -108,13 +109,16 @@ def _baddbmm(inputs, outputs, args):
     return _product(CONVENTION["mac"] * b * m * k * n, CONVENTION["elementwise"] * b * m * n)
 
 # %% ../../nbs/cost/00_operators.ipynb #cea8f95e
+def reached_experts():
+    "The symbol `active_experts`: how many experts of a layer at least one token is routed to"
+    from sympy import Symbol
+    return Symbol("active_experts", integer=True, positive=True)
+
+
 @rule("_grouped_mm", "matmul")
 def _grouped(inputs, outputs, args):
-    from sympy import Symbol
     (t, k), n = inputs[0].shape, inputs[1].shape[-1]
-    return _product(
-        CONVENTION["mac"] * t * k * n, reads={1: Symbol("active_experts", integer=True, positive=True) * k * n}
-    )
+    return _product(CONVENTION["mac"] * t * k * n, reads={1: reached_experts() * k * n})
 
 # %% ../../nbs/cost/00_operators.ipynb #05861b4a
 @rule("convolution _convolution conv1d conv2d conv3d", "matmul")

@@ -19,7 +19,7 @@ REGIONS = {  # phase -> regions of its sizes: "" where no limit divides them, or
 
 
 class CaseError(ValueError):
-    "A name that no case has"
+    "A name that no case has, or sizes that one does not have"
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,12 @@ class Case:
         "This case without what its name says of `single`, `all_logits` or `region`"
         usual = {f.name: f.default for f in fields(self)[1:]}
         return replace(self, **{n: usual[n] for n in what})
+
+    def check(self, sizes: dict) -> None:
+        "Raise CaseError where a size of a workload (name -> number or text) is not the one that this case fixes"
+        for name, number in self.fixed.items():
+            if sizes.get(name, number) != number:
+                raise CaseError(f"case {self} has {name} {number}, not {sizes[name]}; take case {self.allowing(sizes)}")
 
     def allowing(self, sizes: dict) -> Case:
         "The case nearest to this one in which sizes of a workload (name -> number) are possible"

@@ -15,6 +15,7 @@ import re
 import sympy
 import torch
 
+from ..cost.operators import reached_experts
 from ..formula.tree import Formula
 from ..formula.language import parse, parse_condition, total
 from ..formula.symbolic import from_sympy
@@ -298,14 +299,14 @@ def _derived_head_dim(config) -> bool:
 # %% ../../nbs/tracing/04_graphs.ipynb #9050ad59
 def experts_of(trace: ModelTrace, write: Writer) -> tuple:
     "Experts of a layer and experts per token, from the first grouped product of a trace; () without one"
+    active = reached_experts()
     for name, recorder in trace.recorders.items():
         known = {s.id: s for s in recorder.storages.values()}
         ids = next((c.inputs[0][0] for _, chain in recorder.root.walk() for c in chain[:1] if c.inputs), None)
         for op, _ in recorder.root.walk():
-            routed = [(t, e) for t, e, _ in op.reads if "active_experts" in str(e)]
+            routed = [(t, e) for t, e, _ in op.reads if active in getattr(e, "free_symbols", ())]
             if routed and ids:
                 (weight, read), tokens = routed[0], math.prod(ids)
-                active = sympy.Symbol("active_experts", integer=True, positive=True)
                 return write(sympy.simplify(known[weight].elements / (read / active))), write(
                     sympy.simplify(sympy.sympify(op.shape[0]) / tokens)
                 )

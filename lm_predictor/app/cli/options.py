@@ -155,9 +155,8 @@ def given_by(settings: list[str]) -> dict[str, str]:
 def numbers_of(case: str, settings: list[str]) -> tuple[dict, dict]:
     "What --set gives and what a case fixes, both name -> text; raises UsageError where they contradict each other"
     asked, given = case_named(case), given_by(settings)
-    sizes = {n: int(v) if v.isdigit() else v for n, v in given.items()}
-    for name, number in asked.fixed.items():
-        if sizes.get(name, number) != number:
-            other = asked.allowing(sizes)
-            raise UsageError(f"case {case} has {name} {number}, not {given[name]}; take --case {other}")
+    try:
+        asked.check({n: int(v) if v.isdigit() else v for n, v in given.items()})
+    except CaseError as e:
+        raise UsageError(str(e)) from None
     return given, {n: str(v) for n, v in asked.fixed.items()}
