@@ -1,7 +1,10 @@
 "A user's own records beside those that ship: they add, they never replace or taint, and they can be taken away again."
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -9,6 +12,7 @@ pytest.importorskip("torch")
 
 from lm_predictor.app.cli.main import main
 from lm_predictor.records.database import shipped_directory
+from lm_predictor.records.files import PATIENCE
 
 SHIPPED = shipped_directory()
 CONFIG = {"model_type": "olmo2", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -142,3 +146,13 @@ def test_a_class_that_executes_nothing_is_not_stored(capsys, monkeypatch, tmp_pa
     assert out == "" and err == ("lm-predictor: torch.nn.modules.container.Sequential executes no operator by itself, "
                                  "so there is no cost to record; trace a model that uses it\n")
     assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fdinfo"), reason="no directory here refuses every file as not found")
+def test_a_database_where_no_file_can_be_made(tmp_path):
+    "One clear line at once, and no wait for a lock that nobody holds"
+    argv = [sys.executable, "-m", "lm_predictor", "trace", "torch.nn.Linear"]
+    environment = os.environ | {"LM_PREDICTOR_DB": "/proc/self/fdinfo"}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=PATIENCE - 10)
+    said = done.stderr.splitlines()
+    assert done.returncode == 1 and len(said) == 1 and said[0].endswith("fdinfo/torch.nn.modules.linear.Linear.json: no such file or directory")

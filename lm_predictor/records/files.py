@@ -134,9 +134,10 @@ def held(
     path: Path,  # of a lock file, which is there only within
     wait: float = -1,  # seconds until it is free, then TimeoutError; below 0: as long as it takes
 ):
-    "Within it, nobody else holds this lock file"
+    "Within it, nobody else holds this lock file; raises OSError at once where none can be made"
     from filelock import FileLock
     path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o644))  # a FileLock would try again and again
     lock = FileLock(path, timeout=wait)
     with lock:
         try:
