@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .validation import ModelError
 from ..records.database import read_json, shipped_directory
+from ..records.files import read_text
 
 # %% auto #0
 __all__ = ['presets', 'quiet', 'all_names', 'known_names', 'also_here']
@@ -40,14 +41,15 @@ def _preset_path(name: str) -> Path | None:
 # %% ../../nbs/models/02_hub.ipynb #d6610ed7
 def _read_config(path: Path) -> dict:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_text(path))
     except OSError as e:
         raise ModelError(f"{path}: {(e.strerror or 'cannot be read').lower()}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as e:
         where = f" at line {e.lineno} column {e.colno}: {e.msg}" if isinstance(e, json.JSONDecodeError) else ""
         raise ModelError(f"{path} is not JSON{where}") from None
     if not isinstance(config, dict):
-        raise ModelError(f"{path} holds a JSON {type(config).__name__}; a config.json is an object with a model_type")
+        kind = "null" if config is None else type(config).__name__
+        raise ModelError(f"{path} holds a JSON {kind}; a config.json is an object with a model_type")
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise ModelError(f"{path} has no model_type; a config.json of transformers names one, such as \"llama\"")
     return {k: v for k, v in config.items() if k != "custom_code"}  # a word of this package, see below
@@ -129,8 +131,10 @@ def _find_config(model: str) -> tuple[str, dict, str]:
     path = Path(model)
     if model.endswith(".json") or _is_file(path):
         return model, _read_config(path), str(path.parent)
-    if _is_file(path / "config.json"):
+    if os.path.lexists(path / "config.json"):
         return model, _read_config(path / "config.json"), model
+    if "/" in model and os.path.isdir(path):
+        raise ModelError(f"{model} is a folder without a config.json")
     return model, _from_hub(model, presets()), model
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 
 from .hub import _find_config
 from .remote_code import _custom_config, own_code, with_code
@@ -24,6 +25,13 @@ def load_config(model: str, trust_remote_code: bool = False) -> tuple[str, dict]
     return name, with_code(config, place) if trust_remote_code and own_code(config) else config
 
 # %% ../../nbs/models/04_loading.ipynb #32005886
+_TYPE = r"<class '(?:\w+\.)*(\w+)'>"  # as Python writes one
+
+
+def _type_name(found: re.Match) -> str:
+    return "null" if found[1] == "NoneType" else found[1]
+
+# %% ../../nbs/models/04_loading.ipynb #3f1a8068
 def full_config(config: dict):
     "The transformers config of a config dictionary; raises ModelError"
     from transformers import AutoConfig
@@ -45,7 +53,8 @@ def full_config(config: dict):
     try:
         full = AutoConfig.for_model(**{k: v for k, v in config.items() if k != "auto_map"})
     except Exception as e:  # config classes raise many kinds; the last sentence says what is wrong
-        raise ModelError(f"config: {' '.join(str(e).split()).rpartition('Error: ')[2][:300]}") from None
+        wrong = " ".join(str(e).split()).rpartition("Error: ")[2]
+        raise ModelError(f"config: {re.sub(_TYPE, _type_name, wrong)[:300]}") from None
     try:
         check_numbers(type(full)().to_dict())
     except Exception:

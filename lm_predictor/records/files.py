@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['PATIENCE', 'dumps', 'check_regular', 'read_text', 'write_bytes', 'write_text', 'write_json', 'DatabaseError',
+__all__ = ['MOST', 'PATIENCE', 'dumps', 'check_regular', 'read_text', 'write_bytes', 'write_text', 'write_json', 'DatabaseError',
            'read_json', 'sweep', 'held', 'locked']
 
 # %% ../../nbs/records/04_files.ipynb #e677aba3
@@ -35,6 +35,9 @@ _KINDS = (  # what is no regular file, and its name
 )
 
 
+MOST = 2**26  # bytes of a file that is read; the largest that ships has about a megabyte
+
+
 def check_regular(path: Path) -> None:
     "Raise OSError where something other than a regular file is at a path; one that is not there is the caller's"
     try:
@@ -47,8 +50,10 @@ def check_regular(path: Path) -> None:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    "The text of a regular file; raises OSError, which says what is there instead, or UnicodeDecodeError"
+    "The text of a regular file of at most 64 MiB; raises OSError, which says what is there, or UnicodeDecodeError"
     check_regular(path)
+    if (size := os.stat(path).st_size) > MOST:
+        raise OSError(errno.EFBIG, f"has {size:,} bytes, more than the {MOST:,} that are read", str(path))
     return Path(path).read_text(encoding=encoding)
 
 # %% ../../nbs/records/04_files.ipynb #00e66f2f

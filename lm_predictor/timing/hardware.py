@@ -16,6 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..formula.caches import cached
+from ..records.files import read_text
 
 # %% ../../nbs/timing/00_hardware.ipynb #ebc477d1
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
@@ -150,7 +151,9 @@ def read_hardware(
     path,  # a pathlib.Path, or a file inside the installed package
 ) -> Hardware:
     "The device that a JSON file describes"
-    try: return hardware_from_dict(json.loads(path.read_text(encoding="utf-8-sig")), str(path))
+    try:
+        text = read_text(path, "utf-8-sig") if isinstance(path, Path) else path.read_text(encoding="utf-8-sig")
+        return hardware_from_dict(json.loads(text), str(path))
     except HardwareError: raise
     except OSError as e: _fail(path, (e.strerror or type(e).__name__).lower())
     except UnicodeDecodeError: _fail(path, "must be UTF-8 text")

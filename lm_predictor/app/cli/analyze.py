@@ -223,7 +223,7 @@ def _run(args):
         execution=args.execution, w_bits=args.w_bits, a_bits=args.a_bits, kv_bits=args.kv_bits,
         active_experts=args.active_experts
     )
-    return run.on(args.hardware) if args.hardware else run
+    return run if args.hardware is None else run.on(args.hardware)
 
 
 def analyze_command(args) -> int:

@@ -158,6 +158,7 @@ def build_records(args, directory: Path) -> int:
             raise UsageError(f"{name} must be at least 1, got {value}")
     items, start = build_items(args.names, args.types), time.perf_counter()
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    directory.mkdir(parents=True, exist_ok=True)  # before minutes of tracing
     if args.force:
         forget(items, directory)
     with Progress("tracing", len(items)) as progress:

@@ -16,8 +16,8 @@ from ...models.hub import known_names
 from ...records.cases import Case, CaseError
 
 # %% auto #0
-__all__ = ['count', 'amount', 'UsageError', 'Refusal', 'near', 'Parser', 'Command', 'trust_option', 'is_class', 'class_meant',
-           'record_id', 'case_named', 'given_by', 'numbers_of']
+__all__ = ['count', 'positive', 'amount', 'UsageError', 'Refusal', 'near', 'Parser', 'Command', 'trust_option', 'is_class',
+           'class_meant', 'record_id', 'case_named', 'given_by', 'numbers_of']
 
 # %% ../../../nbs/app/cli/00_options.ipynb #80c8068b
 class UsageError(ValueError):
@@ -40,6 +40,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+    def _get_values(self, action, words):
+        if action.option_strings and action.nargs is None and words == ["--"]:  # else argparse takes it away
+            value = self._get_value(action, "--")
+            self._check_value(action, value)
+            return value
+        return super()._get_values(action, words)
 
     def _check_value(self, action, value):
         if action.choices is not None and value not in action.choices:
@@ -85,7 +92,13 @@ def _option(read):
     return of_option
 
 
-count, amount = _option(whole_number), _option(decimal_number)
+def _positive(text: str) -> int:
+    if (value := whole_number(text)) < 1:
+        raise ValueError(f"takes a whole number of at least 1, got {value}")
+    return value
+
+
+count, positive, amount = _option(whole_number), _option(_positive), _option(decimal_number)
 
 # %% ../../../nbs/app/cli/00_options.ipynb #f2edc86b
 def trust_option(parser: argparse.ArgumentParser) -> None:

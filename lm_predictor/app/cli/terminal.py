@@ -72,10 +72,16 @@ def silence(stream) -> None:
             os.close(nowhere)
 
 
+def _one_line(text: str, most: int = 500) -> str:
+    "Text without line breaks, with control characters written out, and without its middle where it is longer"
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    return line if len(line) <= most else f"{line[:most * 3 // 5]} [...] {line[-most * 2 // 5:]}"
+
+
 def say(text: str) -> None:
     "One line on stderr, where somebody may have closed it"
     try:
-        print(f"lm-predictor: {' '.join(text.split())}", file=sys.stderr, flush=True)
+        print(f"lm-predictor: {_one_line(text)}", file=sys.stderr, flush=True)
     except OSError:
         silence(sys.stderr)
 

@@ -10,7 +10,7 @@ import time
 from itertools import chain
 
 from ...agent.analyze import agent_record, checks_of, store_checks
-from .options import Command, Refusal, UsageError, class_meant, count, trust_option
+from .options import Command, Refusal, UsageError, class_meant, positive, trust_option
 from .terminal import Progress, tracing
 from ...models.loading import load_config
 from ...models.remote_code import TRACE_EXTRA, missing_package, where_raised
@@ -163,7 +163,9 @@ def verify_options(v) -> None:
     "What is verified"
     v.add_argument("target", nargs="?", metavar="CLASS|MODEL")
     v.add_argument("--all", action="store_true", help="every record: all presets, all classes")
-    v.add_argument("--jobs", type=count, default=0, metavar="N", help="processes at a time (default: one per core)")
+    v.add_argument(
+        "--jobs", type=positive, default=0, metavar="N", help="processes at a time (default: one per core)"
+    )
 
 
 def _verify_class(target: str, db: Database) -> int:
