@@ -12,6 +12,8 @@ HEAVY = ("torch", "transformers", "sympy", "matplotlib", "anthropic", "jsonschem
     "from lm_predictor.app.cli.main import main; assert main(['analyze', 'meta-llama/Llama-2-7b-hf']) == 0",
     "from lm_predictor.app.cli.main import main; assert main(['analyze', 'gpt2', '--hardware', 'h100', '--execution', 'eager', '--format', 'json']) == 0",
     "from lm_predictor.app.cli.main import main; assert main(['inspect', 'mixtral-8x7b']) == 0",
+    "from lm_predictor.app.cli.main import main; assert main(['module', 'LlamaMLP']) == 0",
+    "from lm_predictor.app.cli.main import main; assert main(['expand', 'LlamaMLP']) == 0",
     "from lm_predictor import analyze; analyze('qwen3-8b').at(batch_size=8, seq_len=1, cache_len=4096).on('h200').time_s",
 ])
 def test_loads_nothing_heavy(code):

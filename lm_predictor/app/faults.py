@@ -13,7 +13,7 @@ from ..agent.check import sizes_for
 from ..cost.expand import ExpandError, bind, reachable
 from ..formula.language import split_references
 from ..formula.tree import FormulaError
-from ..records.analysis import Analysis, Cost, Kernel, SchemaError, Variant
+from ..records.analysis import Analysis, Cost, Kernel, SchemaError, Variant, check_schema
 from ..records.database import Database, read_analysis
 from ..records.files import DatabaseError, read_json
 from ..records.graph import Graph
@@ -127,7 +127,12 @@ def class_faults(path: Path, db: Database, reached: set | None = None) -> list[s
     "What is wrong with the file of a class; reached: classes from which all is known to be reached, to be added to"
     reached = set() if reached is None else reached
     try:
+        check_schema(read_json(path), str(path))
         analysis = db.get(path.stem) if db.path(path.stem) == path else read_analysis(path)
+    except SchemaError as e:
+        return [f"{e}; restore or delete it"]
+    except RecursionError:
+        return [f"{path} is nested too deep; restore or delete it"]
     except DatabaseError as e:
         return [str(e)]
     found = [

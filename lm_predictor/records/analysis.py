@@ -309,9 +309,23 @@ def _kernel(data: dict, known, where: str) -> Kernel:
     )
 
 # %% ../../nbs/records/01_analysis.ipynb #415884b5
-def analysis_from_json(data: dict, where: str = "record") -> Analysis:
+def analysis_from_json(
+    data: dict,
+    where: str = "record",  # the file, for errors
+    trusted: bool = False,  # its schema was checked before: it is asked again only where the record cannot be read
+) -> Analysis:
     "An analysis from parsed JSON; raises SchemaError or FormulaError naming the path"
-    check_schema(data, where)
+    if not trusted:
+        check_schema(data, where)
+        return _analysis(data, where)
+    try:
+        return _analysis(data, where)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+        check_schema(data, where)
+        raise
+
+
+def _analysis(data: dict, where: str) -> Analysis:
     parameters = tuple(Parameter(**p) for p in data.get("parameters", ()))
     known = {p.name for p in parameters} | set(_WORKLOAD) if parameters else None
     first = Variant(

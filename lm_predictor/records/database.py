@@ -126,10 +126,14 @@ def _of_both(old: Analysis, new: Analysis, models: set[str]) -> dict:
     return proof_of_all({m: p for m, p in said.items() if m in models})
 
 # %% ../../nbs/records/06_database.ipynb #dd8484f7
-def read_analysis(path: Path) -> Analysis:
+def read_analysis(
+    path: Path,
+    trusted: bool | None = None,  # whether its schema was checked before; by default of what ships
+) -> Analysis:
     "The analysis in one file; raises DatabaseError naming the file, the rule it breaks and what to do"
+    trusted = path.parent == shipped_directory() if trusted is None else trusted
     try:
-        analysis = analysis_from_json(read_json(path), str(path))
+        analysis = analysis_from_json(read_json(path), str(path), trusted)
     except (SchemaError, FormulaError) as e:
         raise DatabaseError(f"{e}; restore or delete it") from None
     except RecursionError:
