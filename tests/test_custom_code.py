@@ -149,3 +149,35 @@ def test_code_that_is_not_there(shell, tmp_path):
     here = repository(tmp_path / "r")
     (here / "modeling_tiny.py").unlink()
     assert "has no modeling_tiny.py, which its config's auto_map names" in refused(shell("analyze", here, "--trust-remote-code"))
+
+
+IN_FORWARD = "        y = self.up(x)\n"
+
+
+@pytest.mark.parametrize("modeling, line, said", [
+    (MODELING + "1/0\n", MODELING.count("\n") + 1, "ZeroDivisionError: division by zero"),
+    (MODELING.replace(IN_FORWARD, IN_FORWARD + "        y = y + self.nothing\n"), 16, "AttributeError: 'TinyGate' object has no attribute 'nothing'"),
+    (MODELING + "import sys; sys.exit('bye')\n", MODELING.count("\n") + 1, "this code ended the process with sys.exit('bye')"),
+    (MODELING.replace(IN_FORWARD, "        raise SystemExit\n"), 15, "this code ended the process with sys.exit(None)")])
+def test_errors_name_file_and_line(modeling, line, said, shell, tmp_path):
+    here = repository(tmp_path / "r", modeling)
+    error = refused(shell("analyze", here, "--trust-remote-code"))
+    assert f"/modeling_tiny.py:{line}: {said}" in error
+
+
+def test_a_class_is_one_after_an_edit(shell, tmp_path):
+    "`module TinyGate` is the class as its file is now"
+    here = repository(tmp_path / "r")
+    command = ("analyze", here, "--seq-len", T, "--trust-remote-code")
+    assert shell(*command).returncode == 0
+    before = shell("module", "TinyGate")
+    repository(here, MODELING.replace("y = self.up(x)", "y = self.up(x) + self.up(x)"))
+    assert shell(*command).returncode == 0
+    after = shell("module", "TinyGate")
+    assert before.returncode == after.returncode == 0 and "self.up(x) + self.up(x)" in after.stdout and "self.up(x) + self.up(x)" not in before.stdout
+    named = shell("module", "TinyGate", "--model", here, "--trust-remote-code")
+    assert named.returncode == 0 and named.stdout == after.stdout
+    assert "is run only with --trust-remote-code" in refused(shell("module", "TinyGate", "--model", here))
+    assert shell("expand", "TinyGate", "--model", here, "--trust-remote-code").returncode == 0
+    told = shell("audit", "TinyGate", "--model", here, "--trust-remote-code", "--into", tmp_path)
+    assert told.returncode == 0 and "trust_remote_code=True" in next(tmp_path.glob("*TinyGate.ipynb")).read_text(), told.stderr

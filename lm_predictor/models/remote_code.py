@@ -77,12 +77,12 @@ def missing_package(error: BaseException) -> str:
 
 # %% ../../nbs/models/03_remote_code.ipynb #f6b975f6
 def where_raised(error: BaseException) -> str:
-    "`file:line` in the code of a model's author where an error came from, else where it was raised; empty without any"
+    "`file:line` in the code of a model's author where an error came from; empty where none of it was running"
     import lm_predictor
     libraries = {sysconfig.get_path(p) for p in ("stdlib", "purelib", "platlib")}
     libraries |= {str(Path(lm_predictor.__file__).parent)}
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith((*libraries, "<"))] or frames
+    own = [f for f in frames if not f.filename.startswith((*libraries, "<"))]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 # %% ../../nbs/models/03_remote_code.ipynb #2171b52f
@@ -115,5 +115,6 @@ def _custom_config(config: dict):
         AutoModelForCausalLM.register(kind, model, exist_ok=True)
         return kind.from_dict({k: v for k, v in config.items() if k not in ("custom_code", "auto_map")})
     except Exception as e:  # somebody else's code
-        reason = missing_package(e) or f"{where_raised(e)}: {type(e).__name__}: {' '.join(str(e).split())[:240]}"
+        at = f"{where_raised(e)}: ".removeprefix(": ")
+        reason = missing_package(e) or f"{at}{type(e).__name__}: {' '.join(str(e).split())[:240]}"
         raise ModelError(f"the code of {code['directory']} cannot be loaded: {reason}") from e

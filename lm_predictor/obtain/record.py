@@ -12,7 +12,7 @@ from ..models.attributes import flat
 from ..models.hub import quiet
 from ..models.loading import full_config
 from ..models.matching import config_value, fits, note_given, symbol_values
-from ..models.remote_code import TRACE_EXTRA, missing_package
+from ..models.remote_code import TRACE_EXTRA, missing_package, where_raised
 from ..models.validation import ModelError, NeedsTrace
 from ..records.database import Database, read_json
 from ..records.model import ModelRecord, record_from_json, record_to_json
@@ -61,7 +61,8 @@ def untraceable(error: Exception, config: dict) -> str:
         return f"config: {blamed[0]} is {config[blamed[0]]!r}, which {config['model_type']} does not know"
     if isinstance(error, TraceError):
         return str(error)
-    said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    at = f"{where_raised(root)}: ".removeprefix(": ")
+    said = f"{at}{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return f"{config['model_type']}: its forward() cannot be traced with this config: {said}"
 
 # %% ../../nbs/obtain/01_record.ipynb #d4e4cdf4

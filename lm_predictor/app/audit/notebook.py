@@ -66,12 +66,15 @@ def audit_notebook(
     model: str = "",
     db: Database | None = None,
     journal: str = "",  # path from the notebook's directory of a recorded conversation with the agent about the class
+    trust_remote_code: bool = False,  # run the modeling code that the model's config names
 ) -> dict:
     "The audit of a class as a notebook, not yet executed; raises as `audit` does"
-    page = audit(class_name, model, db=db)
+    page = audit(class_name, model, db=db, trust_remote_code=trust_remote_code)
     name = page.analysis.class_name
     command = f"lm-predictor audit {name}" + (f" --model {model}" if model else "")
+    command += " --trust-remote-code" * trust_remote_code
     short, given = name.rpartition(".")[2], f", {model!r}" if model else ""
+    given += ", trust_remote_code=True" * trust_remote_code
     cells = [
         _markdown(f"# {short}\n\n> What does `{name}` cost, line by line, and why believe it?"),
         _markdown(f"Written by `{command}`; run it again to check every figure on it."),
@@ -88,9 +91,11 @@ def audit_notebook(
     }
 
 # %% ../../../nbs/app/audit/04_notebook.ipynb #63b7b904
-def write_audit(class_name: str, directory: Path, model: str = "", db: Database | None = None) -> Path:
+def write_audit(
+    class_name: str, directory: Path, model: str = "", db: Database | None = None, trust_remote_code: bool = False
+) -> Path:
     "Write the audit of a class into a directory as CLASS.ipynb; gives its path"
-    notebook = audit_notebook(class_name, model, db)
+    notebook = audit_notebook(class_name, model, db, trust_remote_code=trust_remote_code)
     path = Path(directory) / f"{(db or Database()).resolve(class_name)}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")

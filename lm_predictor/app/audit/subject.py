@@ -130,21 +130,23 @@ class AuditError(ValueError):
     "A class that cannot be audited, and why"
 
 
-def model_of(analysis: Analysis, db: Database, model: str = "") -> tuple:
+def model_of(analysis: Analysis, db: Database, model: str = "", trust_remote_code: bool = False) -> tuple:
     "The record of a model that executes a class, and a preset of it with its config; raises AuditError"
-    name, asked = analysis.class_name, load_config(model) if model else ()
-    wanted = analyze(asked[1], db).record.id if asked else ""
-    of = {m for v in analysis.variants for m in v.models}
-    if wanted and wanted not in of:
+    name, of = analysis.class_name, {m for v in analysis.variants for m in v.models}
+    if model:
+        asked = load_config(model, trust_remote_code)
+        record = analyze(asked[1], db).record
+        if record.id in of:
+            return record, *asked
         others = ", ".join(sorted(of)[:3]) + (" and others" if len(of) > 3 else "")
         raise AuditError(f"{name.rpartition('.')[2]} is not part of {model}; it is part of {others}")
-    types = sorted({m.rpartition("-")[0] for m in of if not wanted or m == wanted}, key=lambda t: (t != "llama", t))
-    suits = lambda s: s.record.id in of and (not wanted or s.record.id == wanted)
+    types = sorted({m.rpartition("-")[0] for m in of}, key=lambda t: (t != "llama", t))
+    suits = lambda s: s.record.id in of
     found = next(filter(None, (usual(filter(suits, subjects(db, t))) for t in types)), None)
     if found is None:
         raise AuditError(f"{name} is in no model that can be built; `lm-predictor trace MODEL` makes a record of one")
     subject, usually = found
-    return subject.record, *(asked or usually)
+    return subject.record, *usually
 
 # %% ../../../nbs/app/audit/01_subject.ipynb #20f6eedc
 def audit(
@@ -154,6 +156,7 @@ def audit(
     seq_len: int = 0,  # default 2048, or as many as the model has learned positions
     cache_len: int = 0,
     db: Database | None = None,
+    trust_remote_code: bool = False,  # run the modeling code that the model's config names
 ) -> Audit:
     """A class's analysis, ready to be read.
 
@@ -161,7 +164,7 @@ def audit(
     """
     db = db or Database()
     analysis = db.get(db.resolve(class_name))
-    record, preset, config = model_of(analysis, db, model)
+    record, preset, config = model_of(analysis, db, model, trust_remote_code)
     analysis = db.get(analysis.class_name, model=record.id)
     cost = analyze(config, db)
     if not seq_len:

@@ -213,7 +213,7 @@ def audit_options(u) -> None:
 def audit_command(args) -> int:
     "Write the audit of a class"
     from lm_predictor.app.audit.notebook import write_audit
-    path = write_audit(args.cls, Path(args.into), args.model)
+    path = write_audit(args.cls, Path(args.into), args.model, trust_remote_code=args.trust_remote_code)
     how = "run it in JupyterLab, or with `jupyter nbconvert --execute --inplace`"
     print(f"{path}: {how}; its cells need the trace and notebook extras")
     return 0

@@ -81,7 +81,8 @@ def _command(argv: list | None) -> int:
         helped = "" if "--help`)" in str(e) else f" (see `lm-predictor {args.command} --help`)"
         raise UsageError(f"{e}{helped}") from None
     except SystemExit as e:
-        raise ValueError(f"{where_raised(e)}: this code ended the process with sys.exit({e.code!r})") from None
+        at = where_raised(e) or args.command
+        raise ValueError(f"{at}: this code ended the process with sys.exit({e.code!r})") from None
 
 # %% ../../../nbs/app/cli/07_main.ipynb #d68d93d5
 def main(argv: list | None = None) -> int:

@@ -43,6 +43,10 @@ def traced_class(trace_class, name: str):
         ) from None
     except ImportError as e:
         raise Refusal(f"{name} cannot be traced: {missing_package(e) or e}") from None
+    except Exception as e:  # of a user's module, while it is imported
+        if not (at := where_raised(e)):
+            raise
+        raise Refusal(f"{name} cannot be traced: {at}: {type(e).__name__}: {e}") from None
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #6ba9af25
 def trace_options(t) -> None:
