@@ -71,13 +71,11 @@ def audit_notebook(
     "The audit of a class as a notebook, not yet executed; raises as `audit` does"
     page = audit(class_name, model, db=db, trust_remote_code=trust_remote_code)
     name = page.analysis.class_name
-    command = f"lm-predictor audit {name}" + (f" --model {model}" if model else "")
-    command += " --trust-remote-code" * trust_remote_code
-    short, given = name.rpartition(".")[2], f", {model!r}" if model else ""
-    given += ", trust_remote_code=True" * trust_remote_code
+    options = (f" --model {model}" if model else "") + " --trust-remote-code" * trust_remote_code
+    given = (f", {model!r}" if model else "") + ", trust_remote_code=True" * trust_remote_code
     cells = [
-        _markdown(f"# {short}\n\n> What does `{name}` cost, line by line, and why believe it?"),
-        _markdown(f"Written by `{command}`; run it again to check every figure on it."),
+        _markdown(f"# {name.rpartition('.')[2]}\n\n> What does `{name}` cost, line by line, and why believe it?"),
+        _markdown(f"Written by `lm-predictor audit {name}{options}`; run it again to check every figure on it."),
         _code(IMPORTS),
         _code(f"page = audit({name!r}{given})\npage"),
     ]
@@ -85,7 +83,7 @@ def audit_notebook(
         cell = f"agent(page, {journal!r})" if journal and cell == "agent(page)" else cell
         cells += [_markdown(f"## {title}" + (f"\n\n{above}" if above else "")), _code(cell)]
     return {
-        "cells": [cell | {"id": f"{short.lower()[:40]}-{i}"} for i, cell in enumerate(cells)],
+        "cells": [cell | {"id": f"{name.rpartition('.')[2].lower()[:40]}-{i}"} for i, cell in enumerate(cells)],
         "metadata": {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}},
         "nbformat": 4, "nbformat_minor": 5
     }
