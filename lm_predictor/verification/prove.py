@@ -25,7 +25,7 @@ from ..records.model import ModelRecord, RecordError, record_from_json
 from ..formula.tree import FormulaError
 from ..models.matching import fits, symbol_values
 from ..models.loading import full_config
-from ..models.hub import presets
+from ..models.hub import presets, quiet
 from ..models.validation import ModelError
 from ..records.analysis import Analysis, SchemaError, name_record
 from .numbers import samples
@@ -102,6 +102,7 @@ def joined(outcomes: list[Outcome]) -> Outcome:
     return Outcome(outcomes[0].record_id, checks, classes, sum(o.seconds for o in outcomes))
 
 # %% ../../nbs/verification/06_prove.ipynb #1a7a93d0
+@quiet()
 def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, counting: bool = False) -> Outcome:
     "All checks of one model record with one config; `counting`: only what torch's counter says of this config"
     from lm_predictor.verification.counter import COUNTER, CounterError, compare_counted, counted, workloads_of
@@ -341,6 +342,7 @@ def conclusions(models: dict, classes: dict, db: Database):
             yield name, *_concluded(name, path, rows, db, not (models and rows))
 
 # %% ../../nbs/verification/06_prove.ipynb #ddc3fb36
+@quiet()
 def prove_class(name: str, db: Database) -> dict[str, list[Check]]:
     "The checks of one class in each model that its record names: {record id: checks}"
     from lm_predictor.verification.reference_run import Evidence, collect_alone
