@@ -254,7 +254,7 @@ def broken_config(r):
     elif way == "heads":
         config |= {"model_type": "llama", "hidden_size": 4096} | r.choice(({"num_attention_heads": 31}, {"num_attention_heads": 32, "num_key_value_heads": 5}, {"num_attention_heads": 32, "num_key_value_heads": 64}))
     elif way == "layers":
-        config |= {"model_type": "qwen2", "num_hidden_layers": 4, "layer_types": r.choice((["full_attention"], ["nonsense"] * 4, "full_attention", [1, 2, 3, 4], {}))}
+        config |= {"model_type": "qwen2", "num_hidden_layers": 4, "layer_types": r.choice((["full_attention"], ["full_attention"] * 5, "full_attention", [1, 2, 3, 4], {}))}
     elif way == "deep":
         return (json.dumps(config)[:-1] + ', "more": ' + "[" * 100_000 + "]" * 100_000 + "}").encode()
     else:

@@ -25,11 +25,9 @@ def load_config(model: str, trust_remote_code: bool = False) -> tuple[str, dict]
     return name, with_code(config, place) if trust_remote_code and own_code(config) else config
 
 # %% ../../nbs/models/04_loading.ipynb #32005886
-_TYPE = r"<class '(?:\w+\.)*(\w+)'>"  # as Python writes one
-
-
-def _type_name(found: re.Match) -> str:
-    return "null" if found[1] == "NoneType" else found[1]
+def _in_words(text: str) -> str:
+    "The message of a config class without the types of Python"
+    return re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text).replace("NoneType", "null")
 
 # %% ../../nbs/models/04_loading.ipynb #3f1a8068
 def full_config(config: dict):
@@ -54,7 +52,7 @@ def full_config(config: dict):
         full = AutoConfig.for_model(**{k: v for k, v in config.items() if k != "auto_map"})
     except Exception as e:  # config classes raise many kinds; the last sentence says what is wrong
         wrong = " ".join(str(e).split()).rpartition("Error: ")[2]
-        raise ModelError(f"config: {re.sub(_TYPE, _type_name, wrong)[:300]}") from None
+        raise ModelError(f"config: {_in_words(wrong)[:300]}") from None
     try:
         check_numbers(type(full)().to_dict())
     except Exception:

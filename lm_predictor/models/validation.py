@@ -36,9 +36,24 @@ MAY_BE_ZERO = {*EXPERTS, *CHOSEN, "moe_intermediate_size", "sliding_window"}
 # some types give a list with one entry per layer
 PER_LAYER = {*HEADS, "num_key_value_heads", "num_kv_heads", "intermediate_size"}
 
+# %% ../../nbs/models/01_validation.ipynb #fec7e786
+def _check_kinds(config: dict) -> None:
+    "Raise ModelError where null stands for a size that every model has, or a value is of another kind"
+    for name in (*WIDTHS, *HEADS, *LAYERS, "vocab_size"):
+        if name in config and config[name] is None:
+            raise ModelError(f"config: {name} must be a positive integer, got null; without it the usual one is taken")
+    for name in ("layer_types", "mlp_layer_types"):
+        words = config.get(name)
+        if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+            raise ModelError(f"config: {name} must be a list of names, got {str(words)[:60]!r}")
+    for name in ("rope_scaling", "rope_parameters"):
+        if config.get(name) is not None and not isinstance(config[name], dict):
+            raise ModelError(f"config: {name} must be an object or null, got {str(config[name])[:60]!r}")
+
 # %% ../../nbs/models/01_validation.ipynb #357c7f8e
 def check_numbers(config: dict) -> None:
     "Raise ModelError when a config's numbers contradict each other"
+    _check_kinds(config)
     for name in SIZES:
         given = config.get(name)
         for value in given if isinstance(given, list) and given and name in PER_LAYER else [given]:
@@ -62,8 +77,5 @@ def check_numbers(config: dict) -> None:
     for name in ("layer_types", "mlp_layer_types", "layers_block_type", *PER_LAYER):
         if layers and isinstance(config.get(name), list) and len(config[name]) != layers:
             raise ModelError(f"config: {name} has {len(config[name])} entries, {deep} is {layers}")
-    for name in ("rope_scaling", "rope_parameters"):
-        if config.get(name) is not None and not isinstance(config[name], dict):
-            raise ModelError(f"config: {name} must be an object or null, got {str(config[name])[:60]!r}")
     if isinstance(config.get("text_config"), dict):
         check_numbers(config["text_config"])
