@@ -34,6 +34,14 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+def _is_there(path: Path) -> bool:
+    "Whether anything but a directory is at a path"
+    try:
+        return path.exists() and not path.is_dir()
+    except OSError:
+        return False
+
+
 def _preset_path(name: str) -> Path | None:
     path = shipped_directory() / "presets" / f"{name.replace('/', '--')}.json"
     return path if _is_file(path) and path.parent == shipped_directory() / "presets" else None
@@ -129,7 +137,7 @@ def _find_config(model: str) -> tuple[str, dict, str]:
     if name:
         return name, read_json(_preset_path(name))["config"], name
     path = Path(model)
-    if model.endswith(".json") or _is_file(path):
+    if model.endswith(".json") or _is_there(path):
         return model, _read_config(path), str(path.parent)
     if os.path.lexists(path / "config.json"):
         return model, _read_config(path / "config.json"), model

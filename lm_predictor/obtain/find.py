@@ -14,7 +14,8 @@ from ..models.matching import fits, outdated, stored_records
 from ..models.validation import ModelError, NeedsTrace
 from .record import traced
 from .store import as_json, store
-from ..records.database import Database, read_json
+from ..records.database import Database
+from ..records.files import DatabaseError, read_json
 from ..records.model import ModelRecord, check_record
 
 # %% auto #0
@@ -25,8 +26,7 @@ __all__ = ['Found', 'find', 'find_record', 'trace_config']
 class Found:
     "The record that answers a config"
     record: ModelRecord
-    note: str = ""  # what an answer from it must say: that it is of another source than the installed one
-
+    note: str = ""  # what an answer from it must say: that it is of another source than installed, or not stored
 
 # %% ../../nbs/obtain/03_find.ipynb #715f51d9
 def _can_trace() -> bool:
@@ -39,7 +39,6 @@ def _remedy() -> str:
     if _can_trace():
         return "`lm-predictor trace` makes it again"
     return "with pip install 'lm-predictor[trace]' it is traced again"
-
 
 # %% ../../nbs/obtain/03_find.ipynb #44f4cce2
 def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found:
@@ -66,22 +65,36 @@ def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found
             f"{model_type}: no stored record fits this config{f' ({reason})' if reason else ''}; "
             "`lm-predictor trace MODEL` makes one"
         )
-    record = trace_config(config, db, progress, why=reason)[0]
-    if stale and stale.stem != record.id:
-        stale.unlink(missing_ok=True)
-    return Found(record)
+    record, classes = traced(config, progress, reason)
+    why = _kept(record, classes, db, stale)
+    return Found(record, why and f"its records could not be stored, so it is traced again the next time ({why})")
 
+# %% ../../nbs/obtain/03_find.ipynb #ebe181b9
+def _kept(record: ModelRecord, classes: dict, db: Database, stale: Path | None) -> str:
+    "Store fresh records in place of a stale one; the answer does not depend on it: gives why it could not be done"
+    try:
+        _keep(record, classes, db)
+        if stale and stale.stem != record.id:
+            stale.unlink(missing_ok=True)
+        return ""
+    except (OSError, DatabaseError) as e:
+        db.hold(record.id, classes)
+        return f"{e.filename}: {(e.strerror or '').lower()}" if isinstance(e, OSError) else str(e)
 
 # %% ../../nbs/obtain/03_find.ipynb #447fabc4
 def find_record(config: dict, db: Database, progress=None, trace: bool = True) -> ModelRecord:
     "The record that `find` gives, for those who answer nothing from it"
     return find(config, db, progress, trace).record
 
-
 # %% ../../nbs/obtain/03_find.ipynb #c3a4b5b0
 def trace_config(config: dict, db: Database, progress=None, directory: Path | None = None, why: str = "") -> tuple:
     "Trace a config from the installed source and store its records; gives the model record and the class names"
     record, classes = traced(config, progress, why)
+    _keep(record, classes, db, directory)
+    return record, list(classes)
+
+
+def _keep(record: ModelRecord, classes: dict, db: Database, directory: Path | None = None) -> None:
+    "Store fresh records, in the user's directory if no other is given; raises OSError, DatabaseError"
     store(*as_json(record, classes), Path(directory or db.overlay))
     db.reread(classes)
-    return record, list(classes)

@@ -191,6 +191,7 @@ class Database:
         self._loaded: dict[Path, Analysis] = {}
         self._given: dict[str, Analysis] = {}  # those that are in no file
         self._homes: dict[str, Path] = {}  # of what is in both directories
+        self._held: dict[tuple, Analysis] = {}  # (model, class) -> what could not be stored
 
     @classmethod
     def of(cls, analyses: dict[str, Analysis]) -> Database:
@@ -272,6 +273,8 @@ class Database:
         """
         if class_name in self._given:
             return self._given[class_name]
+        if (held := self.held(class_name, model)) is not None:
+            return held
         path = self.path(class_name, by, model)
         if path is None and by == "agent":
             raise DatabaseError(f"the agent has not analyzed {class_name}")
@@ -286,6 +289,14 @@ class Database:
 
     def __contains__(self, class_name: str) -> bool:
         return class_name in self._given or self.path(class_name) is not None
+
+    def hold(self, model: str, analyses: dict[str, Analysis]) -> None:
+        "Keep the analyses of a model's classes, by name, as long as this database is used: where they cannot be stored"
+        self._held.update({(model, name): analysis for name, analysis in analyses.items()})
+
+    def held(self, class_name: str, model: str) -> Analysis | None:
+        "The analysis of a class in a model that could not be stored; None where there is none"
+        return self._held.get((model, class_name))
 
     def reread(self, class_names) -> None:
         "Look at the files of these classes again when they are next asked for, and at where models are at home"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 # %% auto #0
 __all__ = ['MOST', 'PATIENCE', 'dumps', 'check_regular', 'read_text', 'write_bytes', 'write_text', 'write_json', 'DatabaseError',
-           'read_json', 'sweep', 'held', 'locked']
+           'read_json', 'check_writable', 'sweep', 'held', 'locked']
 
 # %% ../../nbs/records/04_files.ipynb #e677aba3
 def dumps(data: object) -> str:
@@ -114,6 +114,17 @@ def read_json(path: Path) -> object:
         raise DatabaseError(
             f"{path} cannot be read ({(e.strerror or 'unknown reason').lower()}); restore or delete it"
         ) from None
+
+# %% ../../nbs/records/04_files.ipynb #7df4b0af
+def check_writable(directory: Path) -> None:
+    "Raise OSError, which names the directory, where no file can be made in it; makes none that stays"
+    try:
+        place = next(p for p in (directory, *directory.absolute().parents) if p.exists())
+        with tempfile.TemporaryFile(dir=place, prefix=f".{os.getpid()}-", suffix=".tmp"):
+            pass
+    except OSError as e:
+        e.filename = str(directory)
+        raise
 
 # %% ../../nbs/records/04_files.ipynb #f3b833be
 def _runs(pid: int) -> bool:

@@ -69,8 +69,8 @@ def verdict(
 def _doubt(name: str, db: Database, model: str) -> str:
     "Why a class is not to be relied on in a model, given the id of its record; empty where it is, and is unchanged"
     try:
-        path = db.path(name, model=model)
-        data = read_json(path) if path else None
+        path, held = db.path(name, model=model), db.held(name, model)
+        data = vars(held) if held else read_json(path) if path else None
         if not isinstance(data, dict):
             return "no record"
         source, proof = data.get("source"), data.get("verification", {})

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..records.database import (
     Database, DatabaseError, doubted, models_of, read_analysis, shipped_directory)
-from ..records.files import read_json, write_json
+from ..records.files import read_json, read_text, write_json
 from ..records.model import ModelRecord, RecordError, record_from_json
 from ..formula.tree import FormulaError
 from ..models.matching import fits, symbol_values
@@ -144,7 +144,7 @@ def fingerprint(db: Database) -> str:
         for path in sorted(p for folder in folders for p in folder.glob("*.json")):
             try:
                 text = json.dumps(
-                    {k: v for k, v in json.loads(path.read_bytes()).items() if k not in ("verification", "naming")}
+                    {k: v for k, v in json.loads(read_text(path)).items() if k not in ("verification", "naming")}
                 )
             except (ValueError, AttributeError, OSError):  # a broken file, which counts as it is
                 text = f"{path.stat().st_size} {path.stat().st_mtime_ns}"

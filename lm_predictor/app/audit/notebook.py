@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .subject import audit
+from .subject import AuditError, audit
 from ...records.database import Database
-from ...records.files import write_text
+from ...records.files import read_text, write_text
 
 # %% auto #0
 __all__ = ['SECTIONS', 'IMPORTS', 'audit_notebook', 'write_audit']
@@ -90,11 +90,18 @@ def audit_notebook(
 
 # %% ../../../nbs/app/audit/04_notebook.ipynb #63b7b904
 def write_audit(
-    class_name: str, directory: Path, model: str = "", db: Database | None = None, trust_remote_code: bool = False
+    class_name: str,
+    directory: Path,
+    model: str = "",
+    db: Database | None = None,
+    trust_remote_code: bool = False,
+    force: bool = False,  # replace a notebook that is there and says something else
 ) -> Path:
-    "Write the audit of a class into a directory as CLASS.ipynb; gives its path"
+    "Write the audit of a class into a directory as CLASS.ipynb; gives its path; raises AuditError where one is there"
     notebook = audit_notebook(class_name, model, db, trust_remote_code=trust_remote_code)
     path = Path(directory) / f"{(db or Database()).resolve(class_name)}.ipynb"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    if path.exists() and not force and read_text(path) != text:
+        raise AuditError(f"{path} is there already, with outputs or changes of its own; --force replaces it")
+    write_text(path, text)
     return path

@@ -208,12 +208,15 @@ def audit_options(u) -> None:
     u.add_argument("cls", metavar="CLASS")
     u.add_argument("--model", default="", help="show it in this model (default: a usual one that executes it)")
     u.add_argument("--into", metavar="DIR", default=".", help="directory to write CLASS.ipynb into (default: here)")
+    u.add_argument("--force", action="store_true", help="replace a notebook that is there, with its outputs")
 
 
 def audit_command(args) -> int:
     "Write the audit of a class"
     from lm_predictor.app.audit.notebook import write_audit
-    path = write_audit(args.cls, Path(args.into), args.model, trust_remote_code=args.trust_remote_code)
+    path = write_audit(
+        args.cls, Path(args.into), args.model, trust_remote_code=args.trust_remote_code, force=args.force
+    )
     how = "run it in JupyterLab, or with `jupyter nbconvert --execute --inplace`"
     print(f"{path}: {how}; its cells need the trace and notebook extras")
     return 0

@@ -11,7 +11,7 @@ import sys
 
 from ... import __version__
 from .options import Command, Parser, UsageError
-from .terminal import open_streams, say, silence
+from .terminal import open_streams, say, silence, visible_streams
 from ...models.remote_code import where_raised
 
 # %% auto #0
@@ -88,6 +88,12 @@ def _command(argv: list | None) -> int:
 def main(argv: list | None = None) -> int:
     "Run one command; gives the exit status: 0 done, 1 wrong input, 2 a usage error or a verification that failed"
     open_streams()
+    with visible_streams():
+        return _guarded(argv)
+
+
+def _guarded(argv: list | None) -> int:
+    "Run one command; whatever goes wrong is one line on stderr"
     try:
         status = _command(argv)
         sys.stdout.flush()

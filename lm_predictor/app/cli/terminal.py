@@ -11,15 +11,15 @@ import os
 import re
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...records.cases import CASES
 
 # %% auto #0
-__all__ = ['WIDEST', 'NARROW', 'TABLE', 'BAR_WIDTH', 'BLOCKS', 'BAR', 'line_width', 'stdout_console', 'open_streams', 'silence',
-           'say', 'ascii_only', 'broken', 'table_width', 'print_table', 'short_source', 'Column', 'fitted',
-           'end_of_path', 'first_operators', 'bar_of', 'shorter_bar', 'shares', 'print_fitted', 'print_lines',
-           'Progress', 'tracing']
+__all__ = ['WIDEST', 'NARROW', 'TABLE', 'BAR_WIDTH', 'BLOCKS', 'BAR', 'line_width', 'visible', 'Visible', 'visible_streams',
+           'stdout_console', 'open_streams', 'silence', 'say', 'ascii_only', 'broken', 'table_width', 'print_table',
+           'short_source', 'Column', 'fitted', 'end_of_path', 'first_operators', 'bar_of', 'shorter_bar', 'shares',
+           'print_fitted', 'print_lines', 'Progress', 'tracing']
 
 # %% ../../../nbs/app/cli/01_terminal.ipynb #64c429d8
 WIDEST = 10_000  # characters of a line that has no end
@@ -38,12 +38,51 @@ def line_width() -> int:
         found = 0
     return max(20, found or 80)
 
+# %% ../../../nbs/app/cli/01_terminal.ipynb #7e6f7db6
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x80-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
+
+
+def visible(text: str) -> str:
+    "A text with its control characters but tabs and line ends as numbers"
+    return _CONTROLS.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
+
+
+class Visible:
+    "A stream of text without control characters; all but writing goes to the stream itself"
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        "Write a text as `visible` shows it; gives how many characters it has"
+        self.stream.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines) -> None:
+        "Write several texts"
+        self.stream.write(visible("".join(lines)))
+
+    def __getattr__(self, name: str):
+        return getattr(self.stream, name)
+
+
+def _unfiltered(stream):
+    "The stream below a filter, for colours"
+    return stream.stream if isinstance(stream, Visible) else stream
+
+
+@contextlib.contextmanager
+def visible_streams():
+    "Within it, nothing that is printed to stdout or stderr controls the terminal"
+    with contextlib.redirect_stdout(Visible(sys.stdout)), contextlib.redirect_stderr(Visible(sys.stderr)):
+        yield
+
 # %% ../../../nbs/app/cli/01_terminal.ipynb #301c10c0
 def stdout_console():
     "What rich prints to stdout with"
     from rich.console import Console
     console = Console(
-        width=line_width(), highlight=False, soft_wrap=False, force_jupyter=False,
+        file=_unfiltered(sys.stdout), width=line_width(), highlight=False, soft_wrap=False, force_jupyter=False,
         force_terminal=None if sys.stdout.isatty() else False
     )
     console.on_broken_pipe = _broken_pipe
@@ -175,6 +214,7 @@ def print_table(columns: list, rows: list, title: str = "") -> None:
     "Print a table that keeps all of every cell; a column is (header, left or right)"
     from rich.text import Text
     console, width = stdout_console(), table_width()
+    title, rows = visible(title), [[visible(str(cell)) for cell in row] for row in rows]
     say = lambda line, style: console.print(Text(line, style), soft_wrap=True)
     for line in broken(title, width) if title else ():
         say(line, "")
@@ -286,6 +326,7 @@ def print_fitted(columns: list[Column], colors: list[str]) -> None:
     "Print a table that fits; colors: of the bar of each row"
     from rich.text import Text
     console, plain = stdout_console(), ascii_only()
+    columns = [replace(c, cells=tuple(map(visible, c.cells)), total=visible(c.total)) for c in columns]
     shown = fitted(columns, line_width())
     line = lambda cells: [f"{cell:<{n}}" if c.left else f"{cell:>{n}}" for (c, n), cell in zip(shown, cells)]
     say = lambda cells, style="": console.print(Text("  ".join(line(cells)).rstrip(), style), soft_wrap=True)
@@ -349,8 +390,8 @@ class Progress:
         if not sys.stderr.isatty():
             return
         with self._lock:
-            self.done, self.now, self.rows = done, now, rows
-            self._bar().update(self._task, completed=done, description=now)
+            self.done, self.now, self.rows = done, visible(now), [tuple(map(visible, row)) for row in rows]
+            self._bar().update(self._task, completed=done, description=self.now)
             self._live.refresh()
 
     def _bar(self):
@@ -365,8 +406,8 @@ class Progress:
             )
             self._task = self._shown.add_task("", total=self.total)
             self._live = Live(
-                console=Console(stderr=True, force_jupyter=False), transient=True, refresh_per_second=8,
-                redirect_stdout=sys.stdout.isatty(), get_renderable=self._display
+                console=Console(file=_unfiltered(sys.stderr), force_jupyter=False), transient=True,
+                refresh_per_second=8, redirect_stdout=sys.stdout.isatty(), get_renderable=self._display
             )
             self._live.start()
         return self._shown

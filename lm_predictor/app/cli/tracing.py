@@ -18,6 +18,7 @@ from ...models.validation import check_numbers
 from ...obtain.find import find_record, trace_config
 from ...obtain.store import store_class
 from ...records.database import Database
+from ...records.files import check_writable
 from ...verification.prove import Kept, Subject, conclusions, proofs, prove_class, subjects
 
 # %% auto #0
@@ -89,6 +90,7 @@ def _trace_model(target: str, trust_remote_code: bool, db: Database, start: floa
 def trace_command(args) -> int:
     "Analyze a class or a model from the installed source, and store it"
     start, db = time.perf_counter(), Database()
+    check_writable(db.overlay)
     if name := class_meant(args.target, db):
         return _trace_one(name, db, start)
     return _trace_model(args.target, args.trust_remote_code, db, start)

@@ -18,6 +18,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 
 from ...models.validation import ModelError
+from ...records.files import write_bytes
 
 # %% auto #0
 __all__ = ['BLUE', 'SKY', 'GREEN', 'YELLOW', 'ORANGE', 'RED', 'PINK', 'GREY', 'INK', 'STYLE', 'ROW', 'SUFFIXES', 'styled',
@@ -172,7 +173,8 @@ def check_suffix(path) -> str:
 
 # %% ../../../nbs/app/plots/00_style.ipynb #48cfb2ae
 def save(figure: Figure, path) -> None:
-    "Write a figure to a file as PNG, SVG or PDF, by the end of its name; raises ModelError for any other"
+    "Write a figure to a file as PNG, SVG or PDF, by the end of its name, or nothing at all; raises ModelError"
     suffix = check_suffix(path)
     with rc_context(STYLE):
-        figure.savefig(path, format=suffix[1:], metadata=SUFFIXES[suffix])
+        figure.savefig(held := io.BytesIO(), format=suffix[1:], metadata=SUFFIXES[suffix])
+    write_bytes(path, held.getvalue())
