@@ -308,3 +308,9 @@ def test_verify_says_nothing_of_others(tmp_path):
     pytest.importorskip("torch")
     done = shell("lm verify gpt2 --jobs 1", LM_PREDICTOR_DB=str(tmp_path), HF_HUB_OFFLINE="1")
     assert done.returncode == 0 and done.stderr == "" and "records: " in done.stdout
+
+
+def test_the_memory_that_the_driver_reports(capsys):
+    "The H200's own 139.7 GiB are more than its nominal 141 GB: what fits there is not refused"
+    run = told("analyze llama-3.1-70b --seq-len 8192 --hardware h200", capsys)
+    assert 141e9 < run["memory"]["needed_bytes"] < run["memory"]["device_bytes"] == 150_021_734_400 and run["memory"]["fits"] is True
