@@ -27,7 +27,9 @@ def visit(browser, kind: str, address: str, server: int) -> None:
     if kind == "left":
         urllib.request.urlopen(address).read()
         return
-    page = Page(browser.new_page(), address, server)
+    tab = browser.new_page()
+    tab.set_default_timeout(120_000)  # the machine may be busy
+    page = Page(tab, address, server)
     if kind == "loaded again":
         page.page.reload()
         page.shows()
