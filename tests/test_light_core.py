@@ -20,3 +20,11 @@ def test_loads_nothing_heavy(code):
     check = f"{code}\nimport sys; found = [m for m in {HEAVY!r} if m in sys.modules]; assert not found, found"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
+
+
+def test_help_loads_no_model():
+    "The help of a command is read before anything is looked up"
+    code = "import sys\nfrom lm_predictor.app.cli.main import main\nassert main(['analyze', '--help']) == 0\n" \
+           "found = [m for m in sys.modules if m.startswith('lm_predictor.') and m.split('.')[1] not in ('app', 'records')]\nassert not found, found"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and "usage: lm-predictor analyze" in done.stdout, done.stderr

@@ -73,6 +73,21 @@ def kernel_faults(place: str, k: Kernel, values: dict) -> Iterator[str]:
             "a kernel costs what its operators do"
         )
 
+# %% ../../nbs/app/02_faults.ipynb #8dd46bbb
+def _unreachable(analysis: Analysis, db: Database, reached: set) -> list[str]:
+    "Why not all that a class refers to can be reached"
+    refs = (r for v in analysis.variants for k in v.kernels for f in k.cost or () for r in f.references)
+    missing = [name for name in dict.fromkeys(r.class_name for r in refs) if name not in db]
+    if missing:
+        return [f"refers to {', '.join(missing)}, of which there is no analysis; `lm-predictor trace CLASS` makes one"]
+    if analysis.class_name in reached:
+        return []
+    try:
+        reached.update(reachable(analysis.class_name, db))
+        return []
+    except (ExpandError, DatabaseError, SchemaError) as e:
+        return [str(e)]
+
 # %% ../../nbs/app/02_faults.ipynb #5a4222d6
 def _executes(name: str, model: str, db: Database) -> bool:
     "Whether a class executes an operator or calls a module in a model, by the model's record"
@@ -143,21 +158,6 @@ def class_faults(path: Path, db: Database, reached: set | None = None) -> list[s
         found += variant_faults("$" if j == 0 else f"$.variants[{j - 1}]", analysis.class_name, variant, db)
     found += _unreachable(analysis, db, reached)
     return [f"{path}: {fault}" for fault in dict.fromkeys(found)]
-
-
-def _unreachable(analysis: Analysis, db: Database, reached: set) -> list[str]:
-    "Why not all that a class refers to can be reached"
-    refs = (r for v in analysis.variants for k in v.kernels for f in k.cost or () for r in f.references)
-    missing = [name for name in dict.fromkeys(r.class_name for r in refs) if name not in db]
-    if missing:
-        return [f"refers to {', '.join(missing)}, of which there is no analysis; `lm-predictor trace CLASS` makes one"]
-    if analysis.class_name in reached:
-        return []
-    try:
-        reached.update(reachable(analysis.class_name, db))
-        return []
-    except (ExpandError, DatabaseError, SchemaError) as e:
-        return [str(e)]
 
 # %% ../../nbs/app/02_faults.ipynb #7bdb3e8f
 def _graph_faults(case: str, graph: Graph) -> Iterator[str]:

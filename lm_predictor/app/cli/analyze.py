@@ -14,8 +14,6 @@ from lm_predictor.app.cli.terminal import (
     Column, end_of_path, first_operators, print_fitted, print_lines, shares, short_source, tracing
 )
 from ..units import apart, digits, seconds, unit
-from ...obtain.analyze import analyze
-from ...timing.hardware import compute_dtype
 
 # %% auto #0
 __all__ = ['COLORS', 'COMMANDS', 'kernel_columns', 'headline', 'sums', 'print_run', 'tree_labels', 'print_tree', 'picture',
@@ -67,6 +65,7 @@ def kernel_columns(
 # %% ../../../nbs/app/cli/02_analyze.ipynb #c0bc5c30
 def _device(w, hardware) -> str:
     "A device, with its rates for numbers of so many bits"
+    from lm_predictor.timing.hardware import compute_dtype
     dtype = compute_dtype(w.w_bits, w.a_bits, hardware)
     rates = f"{hardware.peak(dtype) / 1e12:,.4g} TFLOP/s, {hardware.memory_bandwidth / 1e9:,.4g} GB/s"
     return f"{hardware.title}  ({dtype} {rates})"
@@ -212,6 +211,7 @@ def shown_options(a) -> None:
 # %% ../../../nbs/app/cli/02_analyze.ipynb #5331d98d
 def _cost(args):
     "The cost of the model that was named, traced where it must be"
+    from lm_predictor.obtain.analyze import analyze
     with tracing() as progress:
         return analyze(args.model, progress=progress, trust_remote_code=args.trust_remote_code)
 

@@ -12,7 +12,6 @@ import sys
 from ... import __version__
 from .options import Command, Parser, UsageError
 from .terminal import open_streams, say, silence, visible_streams
-from ...models.remote_code import where_raised
 
 # %% auto #0
 __all__ = ['COMMANDS', 'command', 'parser', 'main']
@@ -81,6 +80,7 @@ def _command(argv: list | None) -> int:
         helped = "" if "--help`)" in str(e) else f" (see `lm-predictor {args.command} --help`)"
         raise UsageError(f"{e}{helped}") from None
     except SystemExit as e:
+        from lm_predictor.models.remote_code import where_raised
         at = where_raised(e) or args.command
         raise ValueError(f"{at}: this code ended the process with sys.exit({e.code!r})") from None
 

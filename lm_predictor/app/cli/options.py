@@ -12,7 +12,6 @@ import shlex
 from typing import NamedTuple
 
 from ..units import decimal_number, whole_number
-from ...models.hub import known_names
 from ...records.cases import Case, CaseError
 
 # %% auto #0
@@ -122,6 +121,7 @@ def class_meant(target: str, db) -> str:
     if is_class(target):
         return target
     known = target.isidentifier() and any(name.rpartition(".")[2] == target for name in db.names())
+    from lm_predictor.models.hub import known_names  # most commands name no class, and their help is asked for often
     return db.resolve(target) if known and target.lower() not in known_names() else ""
 
 # %% ../../../nbs/app/cli/00_options.ipynb #0d1c0006
