@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ..formula.language import parse_condition
 
 # %% auto #0
-__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'NESTED', 'IGNORED', 'canonical', 'Relation',
-           'relate', 'text_config', 'flat', 'integers', 'set_attribute', 'rope_kind', 'settings', 'window']
+__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'NESTED', 'canonical', 'Relation', 'relate',
+           'text_config', 'flat', 'integers', 'set_attribute']
 
 # %% ../../nbs/models/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
@@ -154,38 +154,3 @@ def set_attribute(config, name: str, value) -> None:
     "Set an attribute of the language model's config by its standard name, past the validators of the config class"
     config = text_config(config)
     object.__setattr__(config, getattr(config, "attribute_map", {}).get(name, name), value)
-
-# %% ../../nbs/models/00_attributes.ipynb #3f2a0778
-IGNORED = frozenset(
-    "architectures attention_dropout attn_pdrop auto_map bos_token_id chunk_size_feed_forward classifier_dropout "
-    "decoder_start_token_id dtype embd_pdrop eos_token_id hidden_dropout id2label initializer_range is_encoder_decoder "
-    "label2id name_or_path _name_or_path output_attentions output_hidden_states pad_token_id problem_type resid_pdrop "
-    "return_dict summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj "
-    "task_specific_params tie_word_embeddings token_type_ids torch_dtype torchscript transformers_version use_cache "
-    "output_router_logits router_aux_loss_coef router_jitter_noise max_window_layers layer_types num_hidden_layers "
-    "pretraining_tp ignore_keys_at_rope_validation sep_token_id cross_attention_hidden_size _attn_implementation "
-    "_attn_implementation_internal _experts_implementation _experts_implementation_internal model_type rope_theta "
-    "sliding_window n_ctx experts_implementation attn_implementation".split())
-
-
-def rope_kind(config: dict) -> str:
-    "`static` for rotary frequencies fixed at construction, else the kind that recomputes them"
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else "default"
-    return kind if kind in ("dynamic", "longrope") else "static"
-
-
-def settings(config: dict, symbols) -> dict:
-    "The settings of a config dictionary that choose what is executed: no symbols, floats or bookkeeping"
-    keep = {}
-    for name, value in sorted(config.items()):
-        known = name in IGNORED or name in symbols or name.startswith("rope_")
-        if not known and not isinstance(value, (float, dict, list, tuple)):
-            keep[name] = value
-    return keep | {"rope": rope_kind(config), "sliding_window": bool(window(config))}
-
-
-def window(config: dict) -> int:
-    "Tokens that one token attends to at most, 0 without a limit"
-    used = config.get("use_sliding_window", True)
-    return int(config.get("sliding_window") or 0) if used else 0

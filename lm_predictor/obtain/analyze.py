@@ -5,13 +5,14 @@
 # %% ../../nbs/obtain/04_analyze.ipynb #a9f4e00d
 from __future__ import annotations
 
-from ..models.hub import also_here
+from ..models.hub import also_here, presets
 from ..models.loading import load_config
-from ..models.matching import symbol_values
+from ..models.matching import left_to_class, symbol_values, unknown_names
 from ..models.remote_code import own_code
 from ..models.validation import ModelError, check_numbers
 from .find import find
 from ..records.database import Database
+from ..records.model import ModelRecord
 from ..records.status import untrusted
 from ..timing.prediction import ModelCost
 
@@ -19,8 +20,16 @@ from ..timing.prediction import ModelCost
 __all__ = ['analyze']
 
 # %% ../../nbs/obtain/04_analyze.ipynb #f103dc4b
-def _unread(config: dict):
-    "What of a config was left aside, in sentences"
+def _unread(config: dict, record: ModelRecord):
+    "What of a config was left aside, and what its class filled in, in sentences"
+    strange, silent = unknown_names(record, config), left_to_class(record, config)
+    if (strange or silent) and any(p["config"] == config for p in presets().values()):
+        strange, silent = [], {}  # these were looked at when they were taken up
+    if strange:
+        names = ", ".join(strange)
+        yield f"{record.model_type} does not know these entries of the config, which were not read: {names}"
+    if silent:
+        yield f"the config leaves to its class: {', '.join(f'{n}={v}' for n, v in silent.items())}"
     if own_code(config) and not config.get("custom_code"):
         yield (
             f"the config names code of its own ({own_code(config)}), which was not run: "
@@ -52,5 +61,5 @@ def analyze(
     unproven = untrusted(found.record, db)
     doubts = [f"unverified: {', '.join(unproven)}; `lm-predictor verify {name}` says why"] if unproven else []
     here = also_here(model) if isinstance(model, str) else ""
-    notes = [*filter(None, (here, found.note)), *_unread(config)]
+    notes = [*filter(None, (here, found.note)), *_unread(config, found.record)]
     return ModelCost(name, found.record, symbol_values(found.record, config), tuple(doubts), tuple(notes))

@@ -12,6 +12,7 @@ from pathlib import Path
 from ..formula.tree import FormulaError
 from ..models.matching import fits, outdated, stored_records
 from ..models.validation import ModelError, NeedsTrace
+from .confirm import confirmed
 from .record import traced
 from .store import as_json, store
 from ..records.database import Database
@@ -40,14 +41,18 @@ def _remedy() -> str:
         return "`lm-predictor trace` makes it again"
     return "with pip install 'lm-predictor[trace]' it is traced again"
 
-# %% ../../nbs/obtain/03_find.ipynb #44f4cce2
-def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found:
-    """The record of a config: a stored one that fits, else, unless not to `trace`, traced from source now.
+# %% ../../nbs/obtain/03_find.ipynb #5e771d01
+@dataclass(frozen=True)
+class _Search:
+    "What a search among the stored records came to"
+    found: Found | None = None
+    reason: str = ""  # why the last record does not fit
+    stale: Path | None = None  # the file of one that fits, and is of another source than the installed one
 
-    Raises ModelError.
-    """
-    model_type = config["model_type"]
-    reason, stale, plain = "", None, model_type.translate(str.maketrans("", "", "_-.")).isalnum()
+
+def _stored(config: dict, db: Database, may_trace: bool) -> _Search:
+    model_type, reason, stale = config["model_type"], "", None
+    plain = model_type.translate(str.maketrans("", "", "_-.")).isalnum()
     for path, record in stored_records(model_type, db) if plain else ():
         try:
             reason = fits(record, config)
@@ -55,18 +60,33 @@ def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found
         except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
             check_record(read_json(path), str(path))  # names the rule that it breaks
             raise ModelError(f"{path}: {type(e).__name__}: {e}; restore or delete it") from None
-        if not reason and not old:
-            return Found(record)
-        if old and not (trace and _can_trace()):
-            return Found(record, f"stale: {old}; {_remedy()}")
-        reason, stale = reason or old, path if old else stale
+        if old and not may_trace:
+            return _Search(Found(record, f"stale: {old}; {_remedy()}"))
+        reason = reason or old or confirmed(record, config, db)
+        if not reason:
+            return _Search(Found(record))
+        stale = path if old else stale
+    return _Search(None, reason, stale)
+
+# %% ../../nbs/obtain/03_find.ipynb #44f4cce2
+def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found:
+    """The record of a config: a stored one that fits, else, unless not to `trace`, traced from source now.
+
+    Raises ModelError.
+    """
+    model_type, search = config["model_type"], _stored(config, db, trace and _can_trace())
+    if search.found:
+        return search.found
     if not trace:
         raise NeedsTrace(
-            f"{model_type}: no stored record fits this config{f' ({reason})' if reason else ''}; "
+            f"{model_type}: no stored record fits this config{f' ({search.reason})' if search.reason else ''}; "
             "`lm-predictor trace MODEL` makes one"
         )
-    record, classes = traced(config, progress, reason)
-    why = _kept(record, classes, db, stale)
+    record, classes = traced(config, progress, search.reason)
+    wrong = confirmed(record, config, db)
+    if wrong:
+        raise ModelError(f"{model_type}: what was traced is not what transformers makes of this config: {wrong}")
+    why = _kept(record, classes, db, search.stale)
     return Found(record, why and f"its records could not be stored, so it is traced again the next time ({why})")
 
 # %% ../../nbs/obtain/03_find.ipynb #ebe181b9

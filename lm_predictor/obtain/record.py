@@ -11,7 +11,8 @@ from dataclasses import replace
 from ..models.attributes import flat
 from ..models.hub import quiet
 from ..models.loading import full_config
-from ..models.matching import config_value, fits, note_given, symbol_values
+from ..models.matching import fits, note_given, symbol_values
+from ..models.settings import config_value
 from ..models.remote_code import TRACE_EXTRA, missing_package, where_raised
 from ..models.validation import ModelError, NeedsTrace
 from ..records.database import Database, read_json

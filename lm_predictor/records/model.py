@@ -87,8 +87,8 @@ RECORD_SCHEMA = {
         "format": {"const": 1},
         **dict.fromkeys(("id", "model_type", "class_name"), _TEXT),
         **dict.fromkeys(("parameters", "weight_bytes"), _FORMULA),
-        **dict.fromkeys(("packages", "uncounted"), {"type": "object", "additionalProperties": _TEXT}),
-        **dict.fromkeys(("assumptions", "notes"), _FORMULAS),
+        **dict.fromkeys(("packages", "uncounted", "aliases"), {"type": "object", "additionalProperties": _TEXT}),
+        **dict.fromkeys(("assumptions", "notes", "keys"), _FORMULAS),
         "symbols": {"type": "object", "additionalProperties": _NAMED},
         "settings": {"type": "object", "additionalProperties": {"type": "object", "required": ["value", "default"]}},
         "modules": {"type": "array", "items": _row(_TEXT, _TEXT, _FORMULA, _FORMULA)},
@@ -232,7 +232,7 @@ class ModelRecord:
     class_name: str
     packages: dict  # package -> version it was traced with
     symbols: dict  # name -> {"names": config attributes, first the standard one, "default": value or None}
-    settings: dict  # config setting -> {"value": traced with, "default": of the config class}
+    settings: dict  # config setting -> {"value": traced with, "default": of the config class, ...}, see tracing.reads
     assumptions: tuple[str, ...]
     parameters: Formula  # number of weights
     weight_bytes: Formula
@@ -244,6 +244,8 @@ class ModelRecord:
     experts: tuple = ()  # experts of a layer, and experts that a token is routed to; () without routing
     method: str = "symbolic"  # or "sampled": formulas identified from runs with numbers
     verification: dict = field(default_factory=dict)  # status, checks, packages, date
+    aliases: dict = field(default_factory=dict)  # entry of a config -> the attribute that its class keeps it under
+    keys: tuple[str, ...] = ()  # the entries that its config class knows, beyond those that all classes know
     where: str = "model record"  # the file that it was read from
 
     def __post_init__(self):
@@ -324,6 +326,7 @@ def record_to_json(r: ModelRecord) -> dict:
         "notes": list(r.notes), "modules": [[p, c, str(n), str(w)] for p, c, n, w in r.modules],
         "case_assumptions": {name: list(a) for name, a in r.case_assumptions.items()},
         "experts": list(map(str, r.experts)), "method": r.method, "verification": r.verification,
+        "aliases": r.aliases, "keys": list(r.keys),
         "cases": {name: graph_to_json(r.graph(name)) for name in r.cases}
     }
 
@@ -337,7 +340,7 @@ def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
             [[p, c, parse(n), parse(w)] for p, c, n, w in data["modules"]], data["uncounted"], tuple(data["notes"]),
             data["cases"], {name: tuple(a) for name, a in data.get("case_assumptions", {}).items()},
             tuple(map(parse, data.get("experts", ()))), data.get("method", "symbolic"), data.get("verification", {}),
-            where
+            data.get("aliases", {}), tuple(data.get("keys", ())), where
         )
         check_names(
             [record.parameters, record.weight_bytes, *(f for _, _, *two in record.modules for f in two)],

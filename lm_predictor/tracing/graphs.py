@@ -19,15 +19,16 @@ from ..cost.operators import reached_experts
 from ..formula.tree import Formula
 from ..formula.language import parse, parse_condition, total
 from ..formula.symbolic import from_sympy
-from ..models.attributes import SYMBOLIC, canonical, flat, settings, text_config
+from ..models.attributes import canonical, flat, text_config
 from ..records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ..records.model import ModelRecord
 from ..records.source import source_file
 from .runtime.forward import cache_name, shown_modules
-from .runtime.layers import layer_count, layers_name, per_layer
+from .runtime.layers import layers_name
 from .runtime.masks import kept_pairs, pairs_formula
 from .runtime.quirks import Need, quirk
 from .runtime.recorder import Call, Op, Recorder, TraceError, distinct, frame_file
+from .reads import class_keys, settings_of
 from .symbolic import Form, ModelTrace
 from ..records.cases import Case
 
@@ -356,19 +357,6 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
     return symbols
 
 # %% ../../nbs/tracing/04_graphs.ipynb #812502f9
-def _chosen(trace: ModelTrace, symbols: dict, base: dict) -> dict:
-    "The settings of a config that a record is for, with their defaults; its layers, where they are of several kinds"
-    config = trace.config
-    skip = {n for s in symbols.values() for n in s["names"]} | set(SYMBOLIC) - {"sliding_window"}
-    chosen, usual = settings(flat(config.to_dict()), skip), settings(base, skip)
-    chosen = {k: {"value": v, "default": usual.get(k)} for k, v in chosen.items()}
-    if len(trace.kinds) > 1:
-        layers = layer_count(config)
-        chosen |= {"num_hidden_layers": {"value": layers, "default": base.get("num_hidden_layers")}}
-        chosen |= {k: {"value": list(v), "default": list(v)} for k, v in per_layer(config, layers).items()}
-    return chosen
-
-
 def _notes_of(trace: ModelTrace) -> tuple:
     "What a reader of a trace's figures must know, but for its masks"
     notes = tuple(_never_run(trace))
@@ -384,7 +372,7 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     config, write = trace.config, Writer(trace.symbols.clean)
     base, recorders = flat(config_defaults(config)), trace.recorders
     symbols = _symbols_of(trace, base)
-    chosen = _chosen(trace, symbols, base)
+    chosen = settings_of(config, {n for s in symbols.values() for n in s["names"]}, len(trace.kinds) > 1)
     assumptions = assumptions_of(trace)
     kind = json.dumps([{k: v["value"] for k, v in chosen.items()}, trace.symbols.relation.assumptions], sort_keys=True)
     count, size_bytes, modules = weights_and_modules(trace, write)
@@ -399,5 +387,6 @@ def model_record(trace: ModelTrace) -> ModelRecord:
         assumptions, count, size_bytes, modules, uncounted, (*notes, *_notes_of(trace)),
         {name: graph_of(r, write, pairs) for name, r in recorders.items()},
         {name: own for name in recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write),
-        trace.method
+        trace.method, aliases=dict(getattr(text_config(config), "attribute_map", {})),
+        keys=class_keys(type(text_config(config)))
     )

@@ -1,0 +1,103 @@
+"""Every config is answered for what it says, or refused: findings A, B and 8, and a seeded sample of all changed keys"""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lm_predictor.models.hub import presets
+from lm_predictor.models.matching import fits, stored_records, unknown_names
+from lm_predictor.models.validation import ModelError
+from lm_predictor.records.database import Database, shipped_directory
+
+SHIPPED = Database(shipped_directory(), shipped_directory())
+ROOT = Path(__file__).parent.parent
+
+
+def of_type(kind: str) -> dict:
+    return next(p["config"] for p in presets().values() if p["config"]["model_type"] == kind)
+
+
+def answers(config: dict) -> list:
+    return [r for _, r in stored_records(config["model_type"], SHIPPED) if not fits(r, config)]
+
+
+CHANGED = [  # finding A: each of these was answered with the figures of another config
+    ("qwen3_moe", {"num_experts": 160}), ("qwen3_moe", {"num_experts": 64}), ("qwen3_moe", {"mlp_only_layers": [0]}),
+    ("qwen2_moe", {"mlp_only_layers": [1, 2]}), ("qwen3_next", {"mlp_only_layers": [3]}), ("mixtral", {"head_dim": 64}),
+    ("falcon", {"hidden_size": 2048, "num_attention_heads": 32}), ("falcon", {"n_embed": 2048}),
+    ("lfm2", {"block_ff_dim": 4096}), ("lfm2", {"block_ffn_dim_multiplier": 1.5}), ("lfm2", {"full_attn_idxs": [0, 1]}),
+    ("qwen3_next", {"full_attention_interval": 2}), ("recurrent_gemma", {"block_types": ["recurrent", "attention"]}),
+    ("llama4_text", {"moe_layers": [0, 2]}), ("gpt_neox", {"rotary_pct": 0.5}), ("phi", {"partial_rotary_factor": 1.0}),
+    ("phi3", {"partial_rotary_factor": 0.5}), ("stablelm", {"partial_rotary_factor": 0.5}),
+    ("glm", {"partial_rotary_factor": 0.25}), ("glm4", {"partial_rotary_factor": 0.25}),
+    ("glm4_moe", {"partial_rotary_factor": 0.25}), ("qwen3_next", {"partial_rotary_factor": 0.5}),
+    ("minimax_m2", {"rotary_dim": 32}), ("recurrent_gemma", {"partial_rotary_factor": 0.25}),
+    # finding B: a record whose layers are all alike answered any mixture
+    ("qwen3", {"layer_types": ["full_attention", "sliding_attention"] * 14, "use_sliding_window": True}),
+    ("llama", {"per_layer_config": {"0": {"intermediate_size": 64}}})
+]
+
+
+@pytest.mark.parametrize("kind, change", CHANGED, ids=[f"{k}-{'-'.join(c)}" for k, c in CHANGED])
+def test_a_key_that_the_model_reads_decides(kind, change):
+    config = of_type(kind)
+    assert answers(config), "the preset itself is answered"
+    changed = {k: v for k, v in config.items() if k not in ("rope_parameters",)} | change
+    if kind == "mixtral":  # its head width is a symbol: another one is another size, not another record
+        from lm_predictor.obtain.analyze import analyze
+        assert all(analyze(changed, SHIPPED, trace=False).parameters != analyze(config, SHIPPED, trace=False).parameters
+                   for _ in answers(changed))
+        return
+    assert not answers(changed)
+
+
+def run(*words, home) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "LM_PREDICTOR_DB": str(home), "COLUMNS": "120"}
+    return subprocess.run(
+        [sys.executable, "-m", "lm_predictor", *words], capture_output=True, text=True, env=environment, cwd=ROOT)
+
+
+def test_a_misspelt_or_null_size_is_named(tmp_path):
+    config = of_type("mistral")
+    for size in ("hidden_size", "vocab_size"):
+        file = tmp_path / "config.json"
+        file.write_text(json.dumps({**config, size: None}))
+        found = run("analyze", str(file), home=tmp_path / "records")
+        assert found.returncode == 1 and size in found.stderr and not found.stdout, found.stderr
+        assert found.stderr.count("\n") == 1
+    misspelt = {"hiden_size" if k == "hidden_size" else k: v for k, v in config.items()}
+    (tmp_path / "config.json").write_text(json.dumps(misspelt))
+    found = run("analyze", str(tmp_path / "config.json"), home=tmp_path / "records")
+    assert found.returncode == 1 and "hiden_size; did you mean hidden_size?" in found.stderr, found.stderr
+
+
+def test_what_a_class_does_not_know_is_named():
+    config = of_type("mistral")
+    [record] = answers(config)
+    assert unknown_names(record, config | {"trained_on": "web"}) == ["trained_on"]
+    with pytest.raises(ModelError, match="did you mean intermediate_size"):
+        unknown_names(record, {("intermediate_sise" if k == "intermediate_size" else k): v for k, v in config.items()})
+
+
+def test_the_order_of_two_analyses_does_not_matter():
+    "What fits a config depends on no other config that was analyzed before: only on the record"
+    uniform, mixed = of_type("qwen3"), of_type("gemma3_text")
+    for config, other in ((uniform, "full_attention"), (mixed, "sliding_attention")):
+        layers = config.get("num_hidden_layers", 26)
+        alike = {**config, "layer_types": [other] * layers}
+        odd = {**config, "layer_types": ["sliding_attention", *["full_attention"] * (layers - 1)]}
+        assert not answers(odd)
+        for record in answers(alike):  # the uniform record is about uniform layers
+            assert record.settings["layer_types"]["value"] == other
+
+
+def test_a_sample_of_all_changed_keys():
+    "Parameters, FLOPs by FlopCounterMode and operators, of 12 answers drawn by chance; benchmarks/every_key.py has all"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(
+        [sys.executable, "benchmarks/every_key.py", "llama", "qwen3_moe", "falcon", "gpt_neox", "--sample", "12"],
+        capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert found.returncode == 0 and "12 answers are compared" in found.stdout, found.stdout + found.stderr
