@@ -23,7 +23,6 @@ from lm_predictor.app.audit.subject import audit, usual  # noqa: E402
 from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.cost.workload import Workload
 from lm_predictor.obtain.analyze import analyze
-from lm_predictor.models.matching import called_classes  # noqa: E402
 from lm_predictor.verification.prove import subjects  # noqa: E402
 
 MODELS = {"llama": "Llama", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE", "mixtral": "Mixtral", "deepseek_v3": "DeepSeek-V3", "gemma3_text": "Gemma 3", "gpt2": "GPT-2",
@@ -33,7 +32,7 @@ AUDITS = ROOT / "nbs" / "audits"
 
 def classes(db: Database) -> list[str]:
     "The classes that models of these types execute"
-    return sorted({name for t in MODELS for s in subjects(db, t) for name in called_classes(s.record)})
+    return sorted({name for t in MODELS for s in subjects(db, t) for name in s.record.called_classes})
 
 
 def conversation(name: str) -> str:
@@ -59,7 +58,7 @@ def model_section(model_type: str, db: Database) -> str:
     case, values, _ = cost.case_at(Workload(1, tokens))
     graph, run = cost.record.graph(case), cost.at(batch_size=1, seq_len=tokens, execution="eager")
     rows = []
-    for name in dict.fromkeys((*called_classes(cost.record), *(n for s in subjects(db, model_type) for n in called_classes(s.record)))):
+    for name in dict.fromkeys((*cost.record.called_classes, *(n for s in subjects(db, model_type) for n in s.record.called_classes))):
         calls = sum(graph.repeat(i).evaluate(values) for i, c in enumerate(graph.calls) if c.class_name == name)
         own = [k for k in run.kernels if k.class_name == name]
         flops, moved = sum(k.flops * k.count for k in own), sum((k.read_bytes + k.write_bytes) * k.count for k in own)
