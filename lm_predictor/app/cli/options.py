@@ -128,8 +128,13 @@ def class_meant(target: str, db) -> str:
 def record_id(model: str, db, trust_remote_code: bool = False) -> str:
     "The id of the record that a model has in a database; empty for no model"
     from lm_predictor.models.loading import load_config
+    from lm_predictor.models.validation import check_numbers
     from lm_predictor.obtain.find import find_record
-    return find_record(load_config(model, trust_remote_code)[1], db).id if model else ""
+    if not model:
+        return ""
+    config = load_config(model, trust_remote_code)[1]
+    check_numbers(config)
+    return find_record(config, db).id
 
 # %% ../../../nbs/app/cli/00_options.ipynb #0d1c0007
 def case_named(text: str) -> Case:
