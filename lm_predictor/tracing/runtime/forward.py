@@ -12,7 +12,6 @@ import sys
 
 import sympy
 import torch
-from torch.utils._pytree import tree_leaves
 
 from .patches import patched
 from .layers import keep_kinds
@@ -106,31 +105,37 @@ def empty_cache(model):
         return None
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #d04ca4d5
+def _parts(x):
+    "What a cache, or a part of it, holds by name or by position; None for what holds nothing"
+    if type(x) in (list, tuple):
+        return dict(enumerate(x))
+    if isinstance(x, dict):
+        return x
+    other = callable(x) or hasattr(x, "model_type") or type(x).__module__.partition(".")[0] in ("torch", "builtins")
+    return None if other else getattr(x, "__dict__", None)
+
+
 def cached_tensors(cache) -> list:
-    "The tensors that a cache holds; none for None"
-    if cache is None:
-        return []
-    held = (
-        [vars(layer) for layer in cache.layers]
-        if hasattr(cache, "layers")
-        else [vars(cache) if hasattr(cache, "__dict__") else cache]
-    )
-    return [t for t in tree_leaves(held) if isinstance(t, torch.Tensor) and t.dim() > 1]
+    """The tensors that a cache holds, also outside of its layers and in caches within it; none for None.
+
+    A vector is no content: it says how far the cache is filled.
+    """
+    if isinstance(cache, torch.Tensor):
+        return [cache] if cache.dim() > 1 else []
+    return [t for part in (_parts(cache) or {}).values() for t in cached_tensors(part)]
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #6099a185
 def _copied(cache):
-    "A cache whose layers can be changed without changing the original"
-    if cache is None:
-        return None
+    "A cache that can be changed without changing the original; the tensors are the same"
+    if type(cache) in (list, tuple):
+        return type(cache)(map(_copied, cache))
+    if type(cache) is dict:
+        return {n: _copied(part) for n, part in cache.items()}
+    if isinstance(cache, torch.Tensor) or _parts(cache) is None:
+        return cache
     twin = copy.copy(cache)
-    if hasattr(twin, "layers"):
-        twin.layers = [copy.copy(layer) for layer in twin.layers]
-        for layer in twin.layers:
-            for name, value in vars(layer).items():
-                if isinstance(value, (list, dict)):
-                    setattr(layer, name, copy.copy(value))
-    elif isinstance(twin, (list, dict)):
-        twin = copy.copy(twin)
+    if hasattr(twin, "__dict__"):
+        vars(twin).update({n: _copied(part) for n, part in vars(cache).items()})
     return twin
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #62bf2480
@@ -257,13 +262,17 @@ class Runnable:
         return KnownValues() if self.share else contextlib.nullcontext()
 
     def filled_cache(self, batch_size, cache_len):
-        "The cache after an unrecorded forward of `cache_len` tokens; an empty one, or None, for 0"
+        """The cache after an unrecorded forward of `cache_len` tokens; an empty one, or None, for 0.
+
+        It is what the model returns, or, where it returns none, what it was given and has filled, as `generate` has it.
+        """
         cache = empty_cache(self.model)
         if _is_zero(cache_len) or not cache_name(self.model):
             return cache
         with self.values(), torch.no_grad():
             out = call(self.model, batch_size, cache_len, cache)
-        return getattr(out, cache_name(self.model), None)
+        left = getattr(out, cache_name(self.model), None)
+        return cache if left is None else left
 
     def run(
         self,

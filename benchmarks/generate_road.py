@@ -1,0 +1,211 @@
+"""Does a model cost what we say when it is used as its users use it: with `generate`, and the cache that this makes?
+
+    python benchmarks/generate_road.py                       # every type of a shipped preset, and those of MORE
+    python benchmarks/generate_road.py llama recurrent_gemma
+    python benchmarks/generate_road.py --shipped             # those whose shipped records hold for small models
+
+A small model of each type is built from its config with random weights and runs `model.generate` on the CPU. This road shares
+nothing with the package: generate makes the cache, hands it on and decides which logits are wanted;
+`torch.utils.flop_counter.FlopCounterMode` counts each forward, and the cache's bytes are those of the tensors that the cache object, and
+the modules, hold in the end. Where the FLOPs of a phase or the bytes are not ours, and KNOWN does not say why, the exit status is 2.
+"""
+import argparse
+import json
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from common import preset, presets
+from third_road import _SMALL, _TWO, _WINDOW, FAMILIES, SHIPPED, TRACED, Family
+
+BATCH, NEW = 2, 4
+PROMPTS = (17, 40)  # the second is longer than the windows of the small models
+BLOCKS = {"minimax": (16, 40)}  # the prompts of a type whose formulas hold for whole blocks
+
+_SMALL_OF = {  # types that benchmarks/third_road.py does not have
+    "cohere": Family("CohereLabs/c4ai-command-r-v01", _TWO | dict(num_key_value_heads=6)),
+    "ernie4_5": Family("baidu/ERNIE-4.5-0.3B-PT", _TWO | dict(head_dim=16)),
+    "exaone4": Family("LGAI-EXAONE/EXAONE-4.0-32B", _SMALL | dict(head_dim=16, sliding_window=25)),
+    "gemma": Family("google/gemma-7b", _TWO | dict(head_dim=16, num_key_value_heads=6)),
+    "glm": Family("zai-org/glm-4-9b-chat-hf", _TWO | dict(head_dim=16, pad_token_id=0)),
+    "glm4": Family("zai-org/GLM-4-9B-0414", _TWO | dict(head_dim=16, pad_token_id=0)),
+    "granitemoe": Family("ibm-granite/granite-3.0-1b-a400m-base", _TWO | dict(num_local_experts=12, num_experts_per_tok=3)),
+    "mistral": Family("mistralai/Mistral-7B-v0.1", _TWO | dict(head_dim=16, sliding_window=25)),
+    "olmo2": Family("allenai/OLMo-2-1124-7B", _TWO | dict(num_key_value_heads=6, pad_token_id=0)),
+    "olmo3": Family("allenai/Olmo-3.1-32B-Instruct", _SMALL | dict(num_key_value_heads=6, sliding_window=25, pad_token_id=0)),
+    "olmoe": Family("allenai/OLMoE-1B-7B-0924", _TWO | dict(num_key_value_heads=6, num_experts=12, num_experts_per_tok=3)),
+    "openai-gpt": Family("openai-community/openai-gpt", dict(n_embd=96, n_head=6, n_layer=2, n_positions=160, vocab_size=101)),
+    "phi": Family("microsoft/phi-2", _TWO | dict(num_key_value_heads=6)),
+    "qwen3": Family("Qwen/Qwen3-8B", _TWO | dict(head_dim=16)),
+    "recurrent_gemma": Family("google/recurrentgemma-2b", _SMALL | dict(
+        num_hidden_layers=3, head_dim=16, num_key_value_heads=1, lru_width=96)),
+    "seed_oss": Family("ByteDance-Seed/Seed-OSS-36B-Instruct", _TWO | dict(head_dim=16)),
+    "smollm3": Family("HuggingFaceTB/SmolLM3-3B", _SMALL | dict(num_hidden_layers=4, pad_token_id=0)),
+    "stablelm": Family("stabilityai/stablelm-3b-4e1t", _TWO | dict(num_key_value_heads=6)),
+}
+MORE = {  # types without a preset that are known to differ: config
+    "minimax": {"model_type": "minimax", **_SMALL, "num_hidden_layers": 2, "head_dim": 16, "num_local_experts": 4,
+                "num_experts_per_tok": 2, "block_size": 8, "layer_types": ["full_attention", "linear_attention"]},
+    "gemma4_text": {"model_type": "gemma4_text", **_SMALL, "head_dim": 16, "global_head_dim": 16,
+                    "sliding_window": 25, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
+                    "layer_types": ["sliding_attention", "full_attention"] * 2},
+}
+KNOWN: dict[str, str] = {}
+
+
+def config_of(name: str) -> dict:
+    "The config of a type's small model"
+    if name in MORE:
+        return MORE[name]
+    family = FAMILIES.get(name) or _SMALL_OF[name]
+    return json.loads(preset(family.preset).read_text(encoding="utf-8"))["config"] | family.sizes
+
+
+# ---- what the model does
+
+def model_of(config: dict):
+    "A causal language model of a config on the CPU: random weights, bfloat16, eager attention, an expert after the other"
+    from transformers import AutoConfig, AutoModelForCausalLM
+    torch.manual_seed(0)
+    full = AutoConfig.for_model(**config)
+    how = dict(attn_implementation="eager", dtype=torch.bfloat16)
+    try:
+        model = AutoModelForCausalLM.from_config(full, experts_implementation="eager", **how)
+    except (TypeError, ValueError):  # a model without experts
+        model = AutoModelForCausalLM.from_config(full, **how)
+    return model.eval()
+
+
+def tensors_of(x, seen: set) -> list:
+    "The floating-point tensors that an object holds, whatever its shape; each once"
+    if id(x) in seen:
+        return []
+    seen.add(id(x))
+    if isinstance(x, torch.Tensor):
+        return [x] if x.is_floating_point() else []
+    if isinstance(x, dict):
+        return [t for part in x.values() for t in tensors_of(part, seen)]
+    if isinstance(x, (list, tuple)):
+        return [t for part in x for t in tensors_of(part, seen)]
+    own = type(x).__module__.startswith("transformers.") and not isinstance(x, torch.nn.Module)
+    return tensors_of(vars(x), seen) if own and hasattr(x, "__dict__") and not hasattr(x, "model_type") else []
+
+
+def kept_by_modules(model) -> list:
+    "What modules hold outside of their parameters and buffers"
+    return [t for m in model.modules() for n, t in vars(m).items() if isinstance(t, torch.Tensor) and t.is_floating_point()]
+
+
+@dataclass
+class Generated:
+    "What one call of generate did"
+    prefill: int  # FLOPs in matrix products
+    decode: list  # of each step
+    cache_bytes: int
+
+
+def generated(model, prompt: int, new: int = NEW) -> Generated:
+    "A call of generate, counted forward by forward"
+    counts, before = [], {id(t) for t in kept_by_modules(model)}
+    counter = [None]
+
+    def start(*_):
+        counter[0] = FlopCounterMode(display=False)
+        counter[0].__enter__()
+
+    def stop(*_):
+        counter[0].__exit__(None, None, None)
+        counts.append(counter[0].get_total_flops())
+
+    hooks = [model.register_forward_pre_hook(start), model.register_forward_hook(stop)]
+    ids = torch.randint(3, 100, (BATCH, prompt), generator=torch.Generator().manual_seed(1))
+    made = {}
+    hooks.append(model.register_forward_hook(lambda m, a, k, out: made.update(last=(k, out)), with_kwargs=True))
+    with torch.no_grad():
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False)
+    for hook in hooks:
+        hook.remove()
+    given, out = made["last"]
+    names = ("past_key_values", "cache_params", "state", "mems")
+    caches = [x.get(n) for x in (given, out) for n in names if x.get(n) is not None]
+    held, seen = [], set()
+    for cache in caches[:1] if caches and any(caches[0] is c for c in caches[1:]) else caches[-1:]:
+        held += tensors_of(cache, seen)
+    held += [t for t in kept_by_modules(model) if id(t) not in before]
+    return Generated(counts[0], counts[1:], sum(t.numel() * t.element_size() for t in held))
+
+
+# ---- what the package says
+
+@dataclass
+class Row:
+    "One figure of one type: what the run did, and what the package says of it"
+    what: str  # prefill of 17, decode at 17, cache of 20
+    run: int
+    ours: int
+
+    @property
+    def equal(self) -> bool:
+        return self.run == self.ours
+
+
+def rows_of(name: str) -> tuple[list[Row], int]:
+    "What comes of a type, at each prompt, and how many figures its formulas refuse"
+    from lm_predictor import analyze
+    from lm_predictor.models.validation import ModelError
+    config = config_of(name)
+    cost, model, rows, refused = analyze(config, trace=name not in SHIPPED), model_of(config), [], 0
+    for prompt in BLOCKS.get(name, PROMPTS):
+        did, once, last = generated(model, prompt), generated(model, prompt, 1), prompt + NEW - 1
+        figures = [  # what, the run, new tokens, cached ones, the field of our totals
+            (f"FLOPs, prefill of {prompt}", did.prefill, prompt, 0, "matmul_flops"),
+            *((f"FLOPs, decode at {prompt + i}", n, 1, prompt + i, "matmul_flops") for i, n in enumerate(did.decode)),
+            (f"cache bytes, {prompt} tokens", once.cache_bytes, prompt, 0, "kv_cache_bytes"),
+            (f"cache bytes, {last} tokens", did.cache_bytes, 1, last - 1, "kv_cache_bytes"),
+        ]
+        for what, run, new, cached, field in figures:
+            try:
+                ours = cost.at(batch_size=BATCH, seq_len=new, cache_len=cached, execution="eager").totals
+            except ModelError:  # outside of what its formulas assume
+                refused += 1
+                continue
+            rows.append(Row(what, run, getattr(ours, field)))
+    return rows, refused
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("types", nargs="*", help="default: all")
+    parser.add_argument("--shipped", action="store_true", help="those whose shipped records hold for small models")
+    args = parser.parse_args()
+    os.environ.setdefault("LM_PREDICTOR_DB", tempfile.mkdtemp())  # what is traced is not kept
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    wrong = []
+    print("| type | figures | equal | refused | of those that differ: what, the run, ours |\n|---|---:|---:|---:|---|")
+    for name in args.types or (SHIPPED if args.shipped else [*sorted(presets()), *MORE]):
+        try:
+            rows, refused = rows_of(name)
+        except Exception as e:  # whatever a model's code raises
+            print(f"| {name} | | | | not compared: {type(e).__name__}: {' '.join(str(e).split())[:160]} |", flush=True)
+            wrong += [] if name in KNOWN else [name]
+            continue
+        differ = [r for r in rows if not r.equal]
+        said = "; ".join(f"{r.what}: {r.run:,}, ours {r.ours:,}" for r in differ[:4]) + (" ..." if len(differ) > 4 else "")
+        why = f" ({KNOWN[name]})" if differ and name in KNOWN else ""
+        print(f"| {name} | {len(rows)} | {len(rows) - len(differ)} | {refused} | {said}{why} |", flush=True)
+        wrong += [name] if differ and name not in KNOWN else []
+    print(f"\n{len(wrong)} types differ for a reason that is not known" + (f": {', '.join(wrong)}" if wrong else ""))
+    return 2 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    raise SystemExit(main())
