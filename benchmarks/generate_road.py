@@ -161,7 +161,7 @@ def rows_of(name: str) -> tuple[list[Row], int]:
     from lm_predictor import analyze
     from lm_predictor.models.validation import ModelError
     config = config_of(name)
-    cost, model, rows, refused = analyze(config, trace=name not in SHIPPED), model_of(config), [], 0
+    cost, model, rows, refused = analyze(config, trace=True), model_of(config), [], 0
     for prompt in BLOCKS.get(name, PROMPTS):
         did, once, last = generated(model, prompt), generated(model, prompt, 1), prompt + NEW - 1
         figures = [  # what, the run, new tokens, cached ones, the field of our totals

@@ -16,7 +16,7 @@ def own_database(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "mixtral", "mamba"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "mixtral"])
 def test_shipped_records(name):
     "FLOPs of each forward of generate, and the bytes of its cache, within and beyond a window"
     rows, refused = generate_road.rows_of(name)
