@@ -8,6 +8,7 @@ import pytest
 from lm_predictor.records.database import shipped_directory
 from lm_predictor.models.loading import load_config
 from lm_predictor.models.hub import all_names, known_names, presets
+from lm_predictor.obtain.analyze import analyze
 
 FILES = sorted((shipped_directory() / "presets").glob("*.json"))
 PRESETS = presets()
@@ -70,3 +71,13 @@ def test_the_names_of_all_presets_stand_in_one_file():
         "write it again: python -c \"from lm_predictor.models.hub import *; from lm_predictor.records.database import *; "
         "write_json(shipped_directory() / 'names.json', dict(sorted(all_names(presets()).items())))\""
     )
+
+
+def test_recurrentgemma_decodes_over_the_cache_that_generate_passes_on():
+    """Finding D: its cache was left behind, so that decode ran over an empty one.
+
+    8 attention layers hold keys and values of 2047 tokens, 1 head of 256 numbers of 2 bytes each; 18 recurrent layers hold
+    460,800 bytes of states, as generate's own cache does.
+    """
+    run = analyze("google/recurrentgemma-2b", trace=False).at(batch_size=1, seq_len=1, cache_len=4096)
+    assert run.totals.kv_cache_bytes == 8 * 2 * 2047 * 256 * 2 + 460_800 == 17_229_824
