@@ -87,18 +87,23 @@ def test_model(shell):
         assert status == 0 and out.count("nothing to do") >= 8 and MLP in out and LINEAR in out and not api.requests
 
 
-def doubted(shell, *names):
-    "Copies of shipped records in the user's database that are not verified"
-    shell.db.mkdir(exist_ok=True)
+def doubted(monkeypatch, place, *names):
+    "Records that ship as they do, but for some classes, which are not verified"
+    place.mkdir()
+    for path in shipped_directory().iterdir():
+        (place / path.name).symlink_to(path)
     for name in names:
         data = json.loads((shipped_directory() / f"{name}.json").read_text())
-        (shell.db / f"{name}.json").write_text(json.dumps(data | {"verification": {"status": "unverified"}}))
+        (place / f"{name}.json").unlink()
+        (place / f"{name}.json").write_text(json.dumps(data | {"verification": {"status": "unverified"}}))
+    monkeypatch.setattr("lm_predictor.records.database.shipped_directory", lambda: place)
+    monkeypatch.setenv("SHIPPED", str(place))  # for a process of its own, see on_a_terminal
 
 
-def test_model_needs_some(shell):
+def test_model_needs_some(shell, monkeypatch, tmp_path):
     "Of what a model needs, what is not verified is analyzed, several at once; the rest comes from the database, and the next time all of it does"
     needed = (NORM, MLP, ATTENTION)
-    doubted(shell, *needed)
+    doubted(monkeypatch, tmp_path / "shipped", *needed)
     with Api({n: recorded(n) for n in needed}, together=2) as api:
         line = f"agent --model llama-2-7b --base-url {api.url}"
         status, out, _ = shell(line)
@@ -216,7 +221,11 @@ def test_in_another_process(shell):
 def on_a_terminal(arguments, until, then=lambda child: None):
     "What the command shows on a terminal of 120 columns, without colours; `then` is called when a text is seen"
     main_end, other = pty.openpty()
-    code = "import sys; from lm_predictor.app.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = (
+        "import os, sys, pathlib; from lm_predictor.app.cli.main import main; from lm_predictor.records import database\n"
+        "if os.environ.get('SHIPPED'): database.shipped_directory = lambda: pathlib.Path(os.environ['SHIPPED'])\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
     child = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=other, stdout=other, stderr=other, close_fds=True,
                              env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "TERM": "xterm"})
     os.close(other)
@@ -243,9 +252,9 @@ def test_progress_on_a_terminal(shell):
     assert f"{NORM}: verified, 4 turns, 4,800 tokens, cost 0.024" in text and "Traceback" not in text
 
 
-def test_interrupted_on_a_terminal(shell):
+def test_interrupted_on_a_terminal(shell, monkeypatch, tmp_path):
     "Ctrl-C ends conversations side by side, in one line; what was said is kept"
-    doubted(shell, NORM, MLP, ATTENTION)
+    doubted(monkeypatch, tmp_path / "shipped", NORM, MLP, ATTENTION)
     with Api({n: recorded(n) for n in (NORM, MLP, ATTENTION)}, delay=1.0) as api:
         start = time.monotonic()
         status, text = on_a_terminal(["agent", "--model", "llama-2-7b", "--base-url", api.url], "LlamaMLP", lambda child: child.send_signal(signal.SIGINT))

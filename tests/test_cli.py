@@ -89,7 +89,8 @@ def test_few_positions(model, capsys):
     assert f"{most} learned positions" in capsys.readouterr().err
 
 
-def test_beyond_the_positions(capsys):
+def test_beyond_the_positions(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     assert main("analyze llama-2-7b --seq-len 4096".split()) == 0 and "note: " not in capsys.readouterr().out
     assert main("analyze llama-2-7b --cache-len 4096".split()) == 0
     assert capsys.readouterr().out.startswith("note: 4097 tokens are more than the 4096 positions of the config (max_position_embeddings)\n")
@@ -129,7 +130,8 @@ def test_json_and_csv(layers, capsys):
     assert alone["memory"]["fits"] is alone["memory"]["device_bytes"] is alone["tokens_per_s"] is None
 
 
-def test_two_amounts_that_differ_do_not_read_the_same(tmp_path, capsys):
+def test_two_amounts_that_differ_do_not_read_the_same(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     need = analyze("llama-2-7b").at().memory_bytes
     device = json.loads((Path(lm_predictor.__file__).parent / "hardware/nvidia_l4.json").read_text())
     for short in (1, 10**6, 10**8):

@@ -73,13 +73,14 @@ def _given(raw: dict, name: str, about: dict):
     return about["default"] if value is missing else essence(value, about)
 
 
-def _follower(raw: dict, name: str, about: dict) -> str:
-    "An entry of a config from which its class computes another value of a setting than its default; empty without one"
+def _follower(raw: dict, name: str, about: dict, settings: dict) -> str:
+    "A size from which a config's class computes another value of a setting than its default; empty without one"
     if name in raw:
         return ""
     for row in about.get("from", ()):
-        if all(key in raw and raw[key] != usual for key, usual in row.items()):
-            return min(row)
+        sizes = row.keys() - settings  # entries that are settings are compared themselves
+        if sizes and all(key in raw and raw[key] != usual for key, usual in row.items()):
+            return min(sizes)
     return ""
 
 # %% ../../nbs/models/06_matching.ipynb #5e771c12
@@ -98,11 +99,11 @@ def fits(record: ModelRecord, config: dict) -> str:
     except ModelError as e:
         return str(e)
     for name, about in record.settings.items():
-        value, computed = _given(raw, name, about), _follower(raw, name, about)
+        value, computed = _given(raw, name, about), _follower(raw, name, about, record.settings)
         if about.get("makes") and name not in raw and all(n in raw for n in about["makes"]):
             continue  # what its class would make of it is given
         sizes = [s for given, s in about.get("given", ()) if given == value]  # None: at all sizes
-        if not computed and value == about["value"] or None in sizes or values in sizes:
+        if not computed and (value == about["value"] or None in sizes) or values in sizes:
             continue
         if sizes or computed and value == about["value"]:
             return f"{name} follows from {computed or 'other sizes'}, which is not what was traced"
@@ -126,9 +127,11 @@ def note_given(record: ModelRecord, *configs: dict) -> ModelRecord:
             given = _given(raw, name, about)
             if about.get("makes"):
                 about["value"] = given if name in raw else about["value"]
-            elif given != about["value"] or _follower(raw, name, about):
-                word = raw.get(name) is not None and isinstance(given, (str, list))
-                entry = [given, None if word else symbol_values(record, config)]
+            elif given != about["value"] or _follower(raw, name, about, settings):
+                made = any(k in raw for row in about.get("from", ()) for k in row if k in settings)
+                word = made or raw.get(name) is not None and isinstance(given, (str, list))
+                sized = not word or _follower(raw, name, about, settings)
+                entry = [given, symbol_values(record, config) if sized else None]
                 about["given"] = [*(e for e in about.get("given", ()) if e != entry), entry]
     return replace(record, settings=settings)
 

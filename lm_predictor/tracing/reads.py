@@ -281,7 +281,7 @@ def _read_settings(config, symbols, whole: dict, lists: dict, mixed: bool) -> di
         found[name] = {"value": setting(whole, name, least), "default": setting(usual, name, least)}
     return found
 
-# %% ../../nbs/tracing/07_reads.ipynb #66c0af5a
+# %% ../../nbs/tracing/07_reads.ipynb #d4f7e915
 def settings_of(
     config,  # of transformers, with plain numbers
     symbols,  # the config attributes that are symbols, under all their names
@@ -301,7 +301,8 @@ def settings_of(
     if mixed:
         found["num_hidden_layers"] = {"value": layers, "default": setting(usual, "num_hidden_layers", None)}
     for name, about in found.items():
-        rows = [r for r in follows(kind, name, about) if not (mixed and name in lists and set(r) <= set(LAYERS))]
+        skipped = LAYERS if mixed and name in lists else SHARE if name == "rotary_share" else ()
+        rows = [row for row in follows(kind, name, about) if not set(row) <= {*skipped}]
         found[name] = about | ({"from": rows} if rows else {})
     made = {name: {k for row in about.get("from", ()) for k in row} for name, about in found.items()}
     made |= {name: {k for row in follows(kind, name, {}) if len(row) == 1 for k in row} for name in symbols}
