@@ -29,7 +29,11 @@ def overlay_directory() -> Path:
     "Where the user's own records are: $LM_PREDICTOR_DB, else the user's data directory"
     if os.environ.get("LM_PREDICTOR_DB"):
         return Path(os.environ["LM_PREDICTOR_DB"])
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    try:
+        base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    except RuntimeError:
+        home = os.environ.get("HOME")
+        raise DatabaseError(f"HOME is {home!r}, which is no directory; set it, or LM_PREDICTOR_DB") from None
     return Path(base) / "lm-predictor" / "module_db"
 
 # %% ../../nbs/records/06_database.ipynb #76923cb3

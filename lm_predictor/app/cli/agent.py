@@ -50,7 +50,7 @@ def budget_options(g) -> None:
     g.add_argument("--max-seconds", type=amount, metavar="S", help="stop after so long")
     g.add_argument("--max-cost", type=amount, metavar="X", help="stop after so much money; needs --price")
     g.add_argument(
-        "--price", default="", metavar="IN,OUT",
+        "--price", metavar="IN,OUT",
         help="money per million input and output tokens; IN,OUT,READ,WRITE with those of the provider's cache"
     )
 
@@ -73,7 +73,7 @@ def budget_of(args) -> Budget:
     "What may be spent; raises AgentError"
     limits = {f"max_{n}": getattr(args, f"max_{n}") for n in ("turns", "tokens", "repairs", "seconds", "cost")}
     given = {name: limit for name, limit in limits.items() if limit is not None}
-    return Budget(**given, **({"prices": _prices(args.price)} if args.price else {}))
+    return Budget(**given, **({"prices": _prices(args.price)} if args.price is not None else {}))
 
 # %% ../../../nbs/app/cli/05_agent.ipynb #072b5321
 def class_named(name: str, db) -> str:

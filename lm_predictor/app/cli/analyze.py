@@ -269,7 +269,7 @@ def inspect_command(args) -> int:
 # %% ../../../nbs/app/cli/02_analyze.ipynb #8d6a192f
 def explore_options(x) -> None:
     "The model, the device and where the page is"
-    x.add_argument("model", nargs="?", default="", metavar="MODEL")
+    x.add_argument("model", nargs="?", metavar="MODEL")
     x.add_argument("--hardware", default="", metavar="NAME")
     x.add_argument(
         "--port", type=count, metavar="N",
@@ -281,7 +281,10 @@ def explore_options(x) -> None:
 def explore_command(args) -> int:
     "Serve the explorer until it is interrupted"
     from lm_predictor.app.explorer.page import serve
-    return serve(args.model, args.hardware, args.port, not args.no_browser)
+    from lm_predictor.models.validation import ModelError
+    if args.model == "":
+        raise ModelError("explore: the name of the model is empty; `lm-predictor models` lists the presets")
+    return serve(args.model or "", args.hardware, args.port, not args.no_browser)
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #0d1c020c
 COMMANDS = {
