@@ -3,7 +3,6 @@
     python benchmarks/every_key.py                       # every key of one preset of every shipped type
     python benchmarks/every_key.py qwen3_moe falcon      # some types
     python benchmarks/every_key.py --sample 60 --seed 1  # so many of the answered changes, drawn by chance
-    python benchmarks/every_key.py --orders              # pairs of configs, analyzed in both orders in one database
 
 Each key of a preset's config is changed: doubled, halved, plus one, flipped, set to null, a list's element moved,
 given under another name that its class has for it, left out. What the shipped record says of the changed config must be
@@ -15,13 +14,10 @@ import argparse
 import contextlib
 import json
 import logging
-import os
 import random
 import sys
-import tempfile
 import warnings
 from collections import Counter
-from pathlib import Path
 
 from lm_predictor.models.hub import presets
 from lm_predictor.models.matching import fits, stored_records, symbol_values, unknown_names
