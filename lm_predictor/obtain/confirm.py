@@ -32,19 +32,13 @@ def built_parameters(full) -> int | None:
     except Exception:  # code that looks at weights while it is built
         return None
 
-# %% ../../nbs/obtain/07_confirm.ipynb #06254de7
+# %% ../../nbs/obtain/07_confirm.ipynb #27c73bf9
 def contradiction(record: ModelRecord, config: dict) -> str:
     "What transformers makes of a config that a record does not say; empty when nothing. Raises ModelError"
-    from lm_predictor.models.attributes import text_config
     from lm_predictor.tracing.reads import plain
-    from lm_predictor.tracing.runtime.layers import layer_count, per_layer
     with quiet():
         full = full_config(config)
-        lists = per_layer(full, layer_count(full)) if layer_count(full) else {}
-        code = {"custom_code": config["custom_code"]} if config.get("custom_code") else {}
-        whole = plain(full) | json.loads(json.dumps(lists, default=str)) | code
-        if text_config(full) is full and full.model_type != config["model_type"]:
-            whole["model_type"] = config["model_type"]
+        whole = plain(full) | {k: v for k, v in config.items() if k == "custom_code"}
         why = fits(record, whole)
         if why:
             return why

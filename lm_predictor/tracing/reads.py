@@ -27,7 +27,7 @@ from .runtime.shapes import KnownShapes
 # %% auto #0
 __all__ = ['WatchedFloat', 'consumed_keys', 'class_keys', 'plain', 'follows', 'Reads', 'config_reads', 'settings_of']
 
-# %% ../../nbs/tracing/07_reads.ipynb #eeb935dd
+# %% ../../nbs/tracing/07_reads.ipynb #de17fb56
 _OTHERS = (  # who reads a config for other ends than the forward
     "lm_predictor", "transformers.modeling_utils", "transformers.generation", "transformers.configuration_utils",
     "transformers.models.auto", "transformers.utils", "transformers.integrations", "transformers.core_model", "copy",
@@ -41,11 +41,11 @@ def _by_model(frame) -> bool:
 
 
 class WatchedFloat(float):
-    "A float that notes its name in `noted` when a model's code decides by it"
+    "A float that notes in `noted` the names of the entries that it is made of, when a model's code decides by it"
 
-    def __new__(cls, value, name: str, noted: set):
+    def __new__(cls, value, names: frozenset, noted: set):
         self = super().__new__(cls, value)
-        self.name, self.noted = name, noted
+        self.names, self.noted = names, noted
         return self
 
     def __deepcopy__(self, memo):
@@ -57,7 +57,7 @@ def _asked(name: str):
 
     def method(self, *args):
         if _by_model(sys._getframe(1)):
-            self.noted.add(self.name)
+            self.noted.update(self.names, *(x.names for x in args if isinstance(x, WatchedFloat)))
         return plain(self, *args)
     return method
 
@@ -67,11 +67,12 @@ def _computed(name: str):
 
     def method(self, *args):
         value = plain(self, *args)
-        return WatchedFloat(value, self.name, self.noted) if type(value) is float else value
+        names = self.names.union(*(x.names for x in args if isinstance(x, WatchedFloat)))
+        return WatchedFloat(value, names, self.noted) if type(value) is float else value
     return method
 
 
-for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "floor", "ceil", "round"):
+for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "trunc", "floor", "ceil", "round"):
     setattr(WatchedFloat, f"__{_name}__", _asked(f"__{_name}__"))
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "abs"):
     setattr(WatchedFloat, f"__{_name}__", _computed(f"__{_name}__"))
@@ -110,14 +111,15 @@ def class_keys(config_class) -> tuple[str, ...]:
     own = known - {f.name for f in fields(PreTrainedConfig)} - {"self", "args", "kwargs"}
     return tuple(sorted({*own, *config_class.attribute_map, *consumed_keys(config_class)}))
 
-# %% ../../nbs/tracing/07_reads.ipynb #7117f84b
+# %% ../../nbs/tracing/07_reads.ipynb #0ab29131
 def plain(config) -> dict:
-    "A transformers config as a dictionary with the language model's entries at the top, JSON types only"
-    whole = config.to_dict()
-    inner = text_config(config)
-    if inner is not config:
-        whole = whole | inner.to_dict() | {"model_type": config.model_type}
-    return json.loads(json.dumps(flat(whole), default=str))
+    """A transformers config as a dictionary of JSON types, with the language model's entries at the top.
+
+    Lists with one entry per layer that its class computes are among them.
+    """
+    layers = layer_count(config)
+    whole = flat(config.to_dict()) | text_config(config).to_dict() | (per_layer(config, layers) if layers else {})
+    return json.loads(json.dumps(whole | {"model_type": config.model_type}, default=str))
 
 # %% ../../nbs/tracing/07_reads.ipynb #6351290d
 def _others(value) -> tuple:
@@ -175,7 +177,7 @@ def follows(config_class, name: str, about: dict) -> list[dict]:
                 changed.append(tuple(sorted(change)))
     return [{k: usual.get(k) for k in row} for row in dict.fromkeys(changed)]
 
-# %% ../../nbs/tracing/07_reads.ipynb #a8a849ad
+# %% ../../nbs/tracing/07_reads.ipynb #8a970bf5
 @dataclass(frozen=True)
 class Reads:
     "What a model reads of its config while it is built and run"
@@ -197,11 +199,11 @@ def _watch_floats(config, prefix: str, noted: set, usual: dict) -> None:
     "Put watched floats in the place of a config's floats, and of integers where its class has a float, in place"
     for name, value in list(vars(config).items()):
         if type(value) is float or type(value) is int and type(usual.get(name)) is float:
-            object.__setattr__(config, name, WatchedFloat(value, prefix + name, noted))
+            object.__setattr__(config, name, WatchedFloat(value, frozenset([prefix + name]), noted))
         elif isinstance(value, dict):
             for key, inner in value.items():
                 if type(inner) is float:
-                    value[key] = WatchedFloat(inner, f"{prefix}{name}.{key}", noted)
+                    value[key] = WatchedFloat(inner, frozenset([f"{prefix}{name}.{key}"]), noted)
 
 
 _seen: dict = registered({})  # a config as text -> its Reads
@@ -246,7 +248,7 @@ def _watched_run(config) -> Reads:
             error = type(e).__name__
     return Reads(tuple(sorted(seen)), tuple(sorted(noted)), error)
 
-# %% ../../nbs/tracing/07_reads.ipynb #fb3a75ea
+# %% ../../nbs/tracing/07_reads.ipynb #a1753b4d
 # of these, settings with words of their own say what matters
 _COMPUTED = {"rope_parameters", "rope_scaling", "rope_theta", "sliding_window", *SHARE}
 
@@ -256,21 +258,22 @@ def _left_out(config, name: str, about: dict):
     given = {k: v for k, v in text_config(config).to_dict().items() if k != name}
     try:
         made = type(text_config(config))(**given)
-        return essence(setting(plain(made) | per_layer(made, layer_count(made)), name, None), about)
+        return essence(setting(plain(made), name, None), about)
     except Exception:  # a class refuses in many ways
         return about["value"]
 
 
-def _read_settings(config, symbols, whole: dict, lists: dict, mixed: bool) -> dict:
+def _read_settings(config, symbols, whole: dict, lists: set, mixed: bool) -> dict:
     "The settings that a model reads: name -> value, default, and whether only an essence of them counts"
     reads, kind = config_reads(config), type(text_config(config))
     usual, found = _trials(kind)[0], {"per_layer_config": {"value": None, "default": None}}
-    names = {*reads.names, *lists} - set(symbols) - set(LAYERS) - _COMPUTED
+    names = {*reads.names, *lists, *(whole if reads.error else ())} - set(symbols) - set(LAYERS) - _COMPUTED
     if setting(whole, "rope", None) == "static":
         names -= {"original_max_position_embeddings"}
     for name in sorted(n for n in names if not bookkeeping(n) and (n in whole or not hasattr(kind, n))):
         value, default, about = setting(whole, name, None), setting(usual, name, None), {}
-        if name not in reads.deciding and value is not None and float in (type(value), type(default)):
+        decides = reads.error or name in reads.deciding  # of a run that broke off, everything may
+        if not decides and value is not None and float in (type(value), type(default)):
             about["number"] = True
         elif name in lists and not mixed and len(set(map(str, value))) == 1:
             about["each"] = True
@@ -281,7 +284,7 @@ def _read_settings(config, symbols, whole: dict, lists: dict, mixed: bool) -> di
         found[name] = {"value": setting(whole, name, least), "default": setting(usual, name, least)}
     return found
 
-# %% ../../nbs/tracing/07_reads.ipynb #d4f7e915
+# %% ../../nbs/tracing/07_reads.ipynb #ad15a367
 def settings_of(
     config,  # of transformers, with plain numbers
     symbols,  # the config attributes that are symbols, under all their names
@@ -295,8 +298,7 @@ def settings_of(
     entries that the class makes of this one, which it does not keep.
     """
     kind, layers = type(text_config(config)), layer_count(config)
-    lists = json.loads(json.dumps(per_layer(config, layers), default=str))
-    whole, usual = plain(config) | lists, _trials(kind)[0]
+    lists, whole, usual = set(per_layer(config, layers)), plain(config), _trials(kind)[0]
     found = _read_settings(config, symbols, whole, lists, mixed)
     if mixed:
         found["num_hidden_layers"] = {"value": layers, "default": setting(usual, "num_hidden_layers", None)}
