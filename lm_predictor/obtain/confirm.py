@@ -52,7 +52,7 @@ def contradiction(record: ModelRecord, config: dict) -> str:
         return f"transformers builds {counted} parameters, the record's formula gives {ours}"
     return ""
 
-# %% ../../nbs/obtain/07_confirm.ipynb #cf2cd3e7
+# %% ../../nbs/obtain/07_confirm.ipynb #868be7b4
 def confirmed(record: ModelRecord, config: dict, db: Database) -> str:
     """What transformers makes of a config that a record does not say; empty when nothing.
 
@@ -64,7 +64,8 @@ def confirmed(record: ModelRecord, config: dict, db: Database) -> str:
     bare = {k: v for k, v in config.items() if k != "custom_code"}
     if any(p["config"] == bare for p in presets().values()):
         return ""
-    asked = [config, record.id, *map(importlib.metadata.version, ("transformers", "torch"))]
+    versions = map(importlib.metadata.version, ("transformers", "torch"))
+    asked = [config, record.id, record.settings, str(record.parameters), *versions]
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:16]
     file = db.overlay / "confirmed.json"
     if digest in _known(file):
