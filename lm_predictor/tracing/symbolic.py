@@ -157,7 +157,9 @@ def with_all_logits(
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         recorder.root, recorder.logits = copied(root), before.logits
         return recorder
-    if not isinstance(body, Call) or body.module is not model.base_model or len(given) != 1:
+    # Gemma 4's body cuts tokens itself
+    asked = "logits_to_keep" in inspect.signature(model.base_model.forward).parameters
+    if asked or not isinstance(body, Call) or body.module is not model.base_model or len(given) != 1:
         return None
     with patched((model.base_model, "forward", lambda *args, **kwargs: given[0])), runnable.values():
         with recording(model, recorder):
