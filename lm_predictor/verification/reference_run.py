@@ -21,7 +21,7 @@ from ..formula.language import parse
 from ..records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ..records.model import ModelRecord
 from ..tracing.runtime.layers import layer_kinds
-from ..tracing.runtime.masks import left_pairs, one_thread, weightless
+from ..tracing.runtime.masks import left_pairs, one_thread, reach, weightless
 from ..tracing.kernels import built_flags, flag_settings
 from ..tracing.loops import fold_loops
 from ..tracing.runtime.shapes import KnownShapes
@@ -282,12 +282,12 @@ def _one_head(values: dict) -> dict:
     }
 
 # %% ../../nbs/verification/01_reference_run.ipynb #3f9adf39
-def _beside_window(record, case: str, usual: dict, values: dict) -> list[dict]:
+def _beside_window(record, config, case: str, usual: dict, values: dict) -> list[dict]:
     """The sizes of a case with as many new or cached tokens as a window has, and up to 2 fewer and one more.
 
     Those that its conditions do not allow are left out.
     """
-    window, fixed = record.window or values.get("sliding_window"), Case.parse(case).fixed
+    window, fixed = record.window or values.get("sliding_window") or reach(config), Case.parse(case).fixed
     found = (
         [usual | {n: window + d} for n in ("seq_len", "cache_len") if n not in fixed for d in (-2, -1, 0, 1)]
         if window
@@ -322,7 +322,7 @@ def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
                     tried = [_least(large[0], record.conditions_of(case), values, rng)]
                     ran = short = short or weightless(sized(config, _one_head(values)))
                 elif tried:
-                    tried += _beside_window(record, case, tried[0], values)
+                    tried += _beside_window(record, config, case, tried[0], values)
                 for i, sizes in enumerate(tried):
                     if _pairs_of(sizes) > TOO_MUCH:
                         evidence.too_large.add(case)

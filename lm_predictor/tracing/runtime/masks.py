@@ -23,7 +23,8 @@ from .building import build, defaults
 from .forward import Runnable, call
 
 # %% auto #0
-__all__ = ['PAIRS', 'WORKLOADS', 'pairs_formula', 'weightless', 'LeftPairs', 'left_pairs', 'one_thread', 'kept_pairs']
+__all__ = ['PAIRS', 'REACHES', 'MASKED', 'WORKLOADS', 'reach', 'pairs_formula', 'weightless', 'LeftPairs', 'left_pairs',
+           'one_thread', 'kept_pairs']
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #2f6c44bb
 _FREE = "max(0, min(seq_len, sliding_window - cache_len))"
@@ -47,15 +48,22 @@ PAIRS = {
 }
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #5d790801
+# how a config calls the tokens that its attention reaches; the first is a symbol of its record, the others are numbers
+REACHES = ("sliding_window", "attention_chunk_size", "window_size")
+
+
+def reach(config) -> int:
+    "The tokens that attention reaches at most, of the layers that have such a limit; 0 without one"
+    return next((n for name in REACHES if isinstance(n := getattr(text_config(config), name, None), int) and n), 0)
+
+
 def pairs_formula(name: str, config) -> Formula | None:
-    "One of PAIRS by name, with a config's length of a chunk; None for an unknown one"
-    return (
-        PAIRS[name].substitute(
-            {"attention_chunk_size": getattr(text_config(config), "attention_chunk_size", None) or 1}
-        )
-        if name
-        else None
-    )
+    "One of PAIRS by name, with a config's length of a chunk, or of a window that is no symbol; None for an unknown one"
+    own = text_config(config)
+    numbers = {"attention_chunk_size": getattr(own, "attention_chunk_size", None) or 1}
+    if getattr(own, "window_size", None):
+        numbers["sliding_window"] = own.window_size
+    return PAIRS[name].substitute(numbers) if name else None
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #5562d1c1
 class _WithoutMemory(TorchFunctionMode):
@@ -91,6 +99,9 @@ def _is_zero(a) -> bool:
     return isinstance(a, torch.Tensor) and a.numel() > 1 and not any(a.stride()) and not a[(0,) * a.dim()].item()
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #3281961f
+MASKED = -1e3  # a score below it is masked
+
+
 class LeftPairs(TorchDispatchMode):
     "Counts, for each softmax over scores of a weightless model, the pairs per head that the mask leaves"
 
@@ -107,7 +118,7 @@ class LeftPairs(TorchDispatchMode):
         if func._schema.name == "aten::_softmax" and args[0].dim() >= 3:
             scores = args[0]
             left = Fraction(
-                int((scores > -1e30).count_nonzero()), scores.numel() // (scores.shape[-1] * scores.shape[-2])
+                int((scores > MASKED).count_nonzero()), scores.numel() // (scores.shape[-1] * scores.shape[-2])
             )
             self.counts.append(int(left) if left.denominator == 1 else left)
         return func(*args, **(kwargs or {}))
@@ -151,7 +162,7 @@ def kept_pairs(config) -> list[str]:
     "" stands for an attention whose count no candidate explains.
     """
     window, found, cut = 6, [], copy.deepcopy(config)
-    for name in ("sliding_window", "attention_chunk_size"):
+    for name in REACHES:
         if getattr(text_config(cut), name, None):
             set_attribute(cut, name, window)
     with torch.device("cpu"), defaults(), torch.no_grad(), one_thread():
