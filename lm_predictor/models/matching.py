@@ -124,14 +124,14 @@ def note_given(record: ModelRecord, *configs: dict) -> ModelRecord:
     for config in configs:
         raw = spelt(record, config)
         for name, about in settings.items():
-            given = _given(raw, name, about)
+            given, size = _given(raw, name, about), _follower(raw, name, about, settings)
             if about.get("makes"):
                 about["value"] = given if name in raw else about["value"]
-            elif given != about["value"] or _follower(raw, name, about, settings):
-                made = any(k in raw for row in about.get("from", ()) for k in row if k in settings)
-                word = made or raw.get(name) is not None and isinstance(given, (str, list))
-                sized = not word or _follower(raw, name, about, settings)
-                entry = [given, symbol_values(record, config) if sized else None]
+            elif given != about["value"] or size:
+                word = raw.get(name) is not None and isinstance(given, (str, list))
+                compared = any(k in raw for row in about.get("from", ()) for k in row if k in settings)
+                everywhere = not size and (word or compared)  # it follows from settings, which are compared themselves
+                entry = [given, None if everywhere else symbol_values(record, config)]
                 about["given"] = [*(e for e in about.get("given", ()) if e != entry), entry]
     return replace(record, settings=settings)
 

@@ -19,7 +19,12 @@ from ..records.files import DatabaseError, locked, read_json, write_json
 from ..records.model import ModelRecord
 
 # %% auto #0
-__all__ = ['built_parameters', 'contradiction', 'confirmed']
+__all__ = ['can_trace', 'built_parameters', 'contradiction', 'confirmed']
+
+# %% ../../nbs/obtain/07_confirm.ipynb #d1e70b87
+def can_trace() -> bool:
+    "Whether the packages that a trace needs are installed"
+    return all(map(importlib.util.find_spec, ("torch", "transformers")))
 
 # %% ../../nbs/obtain/07_confirm.ipynb #d8e7a3b7
 def built_parameters(full) -> int | None:
@@ -52,14 +57,14 @@ def contradiction(record: ModelRecord, config: dict) -> str:
         return f"transformers builds {counted} parameters, the record's formula gives {ours}"
     return ""
 
-# %% ../../nbs/obtain/07_confirm.ipynb #868be7b4
+# %% ../../nbs/obtain/07_confirm.ipynb #86aea9b6
 def confirmed(record: ModelRecord, config: dict, db: Database) -> str:
     """What transformers makes of a config that a record does not say; empty when nothing.
 
     It is not asked where it is not installed, for the presets, and for what was confirmed before. Raises ModelError
     where transformers refuses the config.
     """
-    if not all(map(importlib.util.find_spec, ("torch", "transformers"))):
+    if not can_trace():
         return ""
     bare = {k: v for k, v in config.items() if k != "custom_code"}
     if any(p["config"] == bare for p in presets().values()):
@@ -71,7 +76,7 @@ def confirmed(record: ModelRecord, config: dict, db: Database) -> str:
     if digest in _known(file):
         return ""
     why = contradiction(record, config)
-    if not why:
+    if not why and db.overlay != db.shipped:  # what ships is not written to
         try:
             with locked(db.overlay):
                 write_json(file, {"confirmed": sorted({*_known(file), digest})[-10_000:]})

@@ -5,14 +5,13 @@
 # %% ../../nbs/obtain/03_find.ipynb #c62e6e96
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..formula.tree import FormulaError
 from ..models.matching import fits, outdated, stored_records
 from ..models.validation import ModelError, NeedsTrace
-from .confirm import confirmed
+from .confirm import can_trace, confirmed
 from .record import traced
 from .store import as_json, store
 from ..records.database import Database
@@ -30,14 +29,9 @@ class Found:
     note: str = ""  # what an answer from it must say: that it is of another source than installed, or not stored
 
 # %% ../../nbs/obtain/03_find.ipynb #715f51d9
-def _can_trace() -> bool:
-    "Whether the packages that a trace needs are installed"
-    return all(importlib.util.find_spec(p) for p in ("torch", "transformers"))
-
-
 def _remedy() -> str:
     "How an outdated record is made again, in this installation"
-    if _can_trace():
+    if can_trace():
         return "`lm-predictor trace` makes it again"
     return "with pip install 'lm-predictor[trace]' it is traced again"
 
@@ -74,7 +68,7 @@ def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found
 
     Raises ModelError.
     """
-    model_type, search = config["model_type"], _stored(config, db, trace and _can_trace())
+    model_type, search = config["model_type"], _stored(config, db, trace and can_trace())
     if search.found:
         return search.found
     if not trace:

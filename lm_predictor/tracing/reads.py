@@ -27,7 +27,7 @@ from .runtime.shapes import KnownShapes
 # %% auto #0
 __all__ = ['WatchedFloat', 'consumed_keys', 'class_keys', 'plain', 'follows', 'Reads', 'config_reads', 'settings_of']
 
-# %% ../../nbs/tracing/07_reads.ipynb #de17fb56
+# %% ../../nbs/tracing/07_reads.ipynb #6f699d1c
 _OTHERS = (  # who reads a config for other ends than the forward
     "lm_predictor", "transformers.modeling_utils", "transformers.generation", "transformers.configuration_utils",
     "transformers.models.auto", "transformers.utils", "transformers.integrations", "transformers.core_model", "copy",
