@@ -17,6 +17,7 @@ import torch
 
 from ..formula.caches import registered
 from ..models.attributes import LAYERS, flat, text_config
+from ..models.hub import quiet
 from ..models.settings import SHARE, bookkeeping, essence, setting
 from .runtime.building import build
 from .runtime.forward import Runnable, call
@@ -159,6 +160,7 @@ def _trials(config_class) -> tuple:
     return _followed[config_class]
 
 # %% ../../nbs/tracing/07_reads.ipynb #656fd29e
+@quiet()
 def follows(config_class, name: str, about: dict) -> list[dict]:
     """From which other entries the value of a setting follows where a config does not give it.
 
@@ -209,6 +211,7 @@ def _watch_floats(config, prefix: str, noted: set, usual: dict) -> None:
 _seen: dict = registered({})  # a config as text -> its Reads
 
 
+@quiet()
 def config_reads(config) -> Reads:
     """What the model of a transformers config reads of it, while it is built on the meta device and run.
 
@@ -285,6 +288,7 @@ def _read_settings(config, symbols, whole: dict, lists: set, mixed: bool) -> dic
     return found
 
 # %% ../../nbs/tracing/07_reads.ipynb #ad15a367
+@quiet()
 def settings_of(
     config,  # of transformers, with plain numbers
     symbols,  # the config attributes that are symbols, under all their names
