@@ -50,7 +50,11 @@ _SMALL_OF = {  # types that benchmarks/third_road.py does not have
     "smollm3": Family("HuggingFaceTB/SmolLM3-3B", _SMALL | dict(num_hidden_layers=4, pad_token_id=0)),
     "stablelm": Family("stabilityai/stablelm-3b-4e1t", _TWO | dict(num_key_value_heads=6)),
 }
-MORE = {  # types without a preset that are known to differ: config
+MORE = {  # kinds of model without a preset that once differed: config
+    "gpt2 with cross-attention": {"model_type": "gpt2", "n_embd": 96, "n_head": 6, "n_layer": 2, "n_positions": 160, "vocab_size": 101,
+                                  "add_cross_attention": True},
+    "llama4 in small chunks": {"model_type": "llama4_text", **_SMALL, "num_hidden_layers": 4, "head_dim": 16, "num_local_experts": 4,
+                               "num_experts_per_tok": 1, "intermediate_size_mlp": 72, "attention_chunk_size": 13},
     "minimax": {"model_type": "minimax", **_SMALL, "num_hidden_layers": 2, "head_dim": 16, "num_local_experts": 4,
                 "num_experts_per_tok": 2, "block_size": 8, "layer_types": ["full_attention", "linear_attention"]},
     "gemma4_text": {"model_type": "gemma4_text", **_SMALL, "head_dim": 16, "global_head_dim": 16,

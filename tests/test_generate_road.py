@@ -23,6 +23,13 @@ def test_shipped_records(name):
     assert len(rows) == 12 and refused == 0 and all(row.equal for row in rows), [r for r in rows if not r.equal]
 
 
+@pytest.mark.parametrize("name", ["gpt2 with cross-attention", "llama4 in small chunks"])
+def test_caches_within_caches_and_small_chunks(name):
+    "Keys in a part of the cache, of which 0 bytes were counted; chunks of 13 tokens, which could not be traced"
+    rows, refused = generate_road.rows_of(name)
+    assert len(rows) == 12 and refused == 0 and all(row.equal for row in rows), [r for r in rows if not r.equal]
+
+
 def test_states_beside_the_layers_of_a_cache():
     "MiniMax keeps the states of its linear layers in the cache, but in none of its layers"
     rows, _ = generate_road.rows_of("minimax")

@@ -47,6 +47,22 @@ def terms(case: Case, block: int = 0, whole=sympy.ceiling, batch_power: int = 1)
     rows = [sympy.Integer(1), *free, *(a * b for i, a in enumerate(free) for b in free[i:])]
     return rows if case.single else [r * _SYMBOL["batch_size"] ** i for i in range(batch_power + 1) for r in rows]
 
+# %% ../../nbs/tracing/03_sampled.ipynb #8db4b749
+def _room(case: Case, window: int) -> dict:
+    "The most new and cached tokens of a case on its side of a window; nothing of those that no window limits"
+    free = [n for n in ("seq_len", "cache_len") if n not in case.fixed]
+    if case.region == "_over" and window:
+        return {n: window - 2 for n in free if n == "cache_len"}
+    most = (window - 1 - case.fixed.get("seq_len", 0)) // len(free)
+    return {n: most for n in free if window and not case.region}
+
+
+def _up_to(most: int, sizes: tuple, window: int) -> tuple:
+    "Sizes, or as many that are at most `most`, where one is larger; raises ValueError where there are too few"
+    if most < 4:
+        raise ValueError(f"a window of {window} tokens is too small for this case")
+    return sizes if max(sizes) <= most else tuple(2 + n % (most - 1) for n in sizes)
+
 # %% ../../nbs/tracing/03_sampled.ipynb #13ef9ce2
 def points(case: Case, count: int, window: int = 0, block: int = 0, within: int = 0) -> list[dict]:
     "Sizes to run a case at, on its side of a window; three blocks at least and an incomplete one, or `within` one"
@@ -65,6 +81,7 @@ def points(case: Case, count: int, window: int = 0, block: int = 0, within: int 
         )
         | ({"seq_len": (5, 6, within - 1, 11, 13, within, 9, 14)} if within and not block else {})
     )
+    sizes |= {n: _up_to(most, sizes[n], window) for n, most in _room(case, window).items()}
     rows, more = [], {"_over": ("seq_len", window), "_past": ("cache_len", window)}.get(case.region)
     for i in range(count):
         row = {
