@@ -7,7 +7,6 @@ from lm_predictor.obtain.build import type_config
 from lm_predictor.tracing.runtime import quirks
 from lm_predictor.tracing.runtime.building import build, defaults
 from lm_predictor.tracing.runtime.forward import Runnable
-from lm_predictor.tracing.runtime.layers import layer_kinds
 from lm_predictor.tracing.runtime.patches import patched
 from lm_predictor.tracing.runtime.quirks import QUIRKS, Need, quirk
 
@@ -22,7 +21,7 @@ def forward(model_type: str, new: int, cached: int) -> None:
     config = type_config(model_type)
     with torch.device("meta"), defaults():
         model = build(AutoConfig.for_model(config.pop("model_type"), **config))
-        Runnable(model, layer_kinds(model, model.config)).warm_up().run(2, new, cached)
+        Runnable(model, apart=False).warm_up().run(2, new, cached)
 
 
 def with_data(model_type: str) -> None:

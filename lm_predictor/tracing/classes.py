@@ -22,7 +22,7 @@ from .graphs import Writer, assumptions_of
 from .kernels import (
     Draft, _operator, _own_events, _point, built_flags, built_sizes, built_with, drafts, flag_settings, given_sizes,
     is_configured, kernel_of, merge, symbolic_sizes)
-from .runtime.building import constructor_arguments, defaults, symbolic_construction
+from .runtime.building import constructor_arguments, default_dtype, defaults, symbolic_construction
 from .runtime.recorder import Call, TraceError, recording
 from .symbolic import ModelTrace, trace_model
 from .symbols import Symbols
@@ -74,9 +74,8 @@ class General:
         symbols, dtype = Symbols({}), self.call.inputs[0][1]
         mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
         with mode, torch.device("meta"), defaults(), constructor_arguments() as seen:
-            torch.set_default_dtype(torch.bfloat16)
             fresh = {n: symbols.symint(n) for n in (*self.sizes, *self.given)}
-            with symbolic_construction():
+            with symbolic_construction(), default_dtype(torch.bfloat16):
                 twin = (
                     type(self.call.module)(**{**self.arguments, **flags, **{n: fresh[n] for n in self.sizes}})
                     .eval()
@@ -350,10 +349,10 @@ def _alone(cls) -> Analysis:
     name, last = f"{cls.__module__}.{cls.__qualname__}", None
     for width in (*sizes.values(), 24, None):
         with torch.device("meta"), defaults(), constructor_arguments() as seen:
-            torch.set_default_dtype(torch.bfloat16)
             try:
-                module = cls(**sizes).eval()
-                x = torch.zeros((3, 19), dtype=torch.long) if width is None else torch.zeros((3, 19, width))
+                with default_dtype(torch.bfloat16):
+                    module = cls(**sizes).eval()
+                    x = torch.zeros((3, 19), dtype=torch.long) if width is None else torch.zeros((3, 19, width))
                 with recording(module) as recorder:
                     module(x)
                 return ClassRecords({"extend": recorder}, seen, sympy.Integer).analysis(name)

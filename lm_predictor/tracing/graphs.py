@@ -344,7 +344,7 @@ def _never_run(trace: ModelTrace):
 # %% ../../nbs/tracing/04_graphs.ipynb #b4c7015e
 def _symbols_of(trace: ModelTrace, base: dict) -> dict:
     "The symbols of a record, with the names and defaults of each; base: what the config class holds, flat"
-    config, mixed, stack = trace.config, len(trace.kinds) > 1, layers_name(trace.config)
+    config, mixed, stack = trace.config, trace.mixed, layers_name(trace.config)
     own, symbols = getattr(text_config(config), "attribute_map", {}), {}
     for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), "tie_word_embeddings"):
         names = list(dict.fromkeys([name, own.get(name, name)]))
@@ -372,7 +372,7 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     config, write = trace.config, Writer(trace.symbols.clean)
     base, recorders = flat(config_defaults(config)), trace.recorders
     symbols = _symbols_of(trace, base)
-    chosen = settings_of(config, {n for s in symbols.values() for n in s["names"]}, len(trace.kinds) > 1)
+    chosen = settings_of(config, {n for s in symbols.values() for n in s["names"]}, trace.mixed)
     assumptions = assumptions_of(trace)
     kind = json.dumps([{k: v["value"] for k, v in chosen.items()}, trace.symbols.relation.assumptions], sort_keys=True)
     count, size_bytes, modules = weights_and_modules(trace, write)

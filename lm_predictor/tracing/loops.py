@@ -22,7 +22,7 @@ def signature(call: Call) -> tuple:
         for event in node.events:
             if isinstance(event, Op):
                 yield (
-                    event.name, event.line, event.file, event.via, event.flops, event.extent,
+                    event.name, event.line, event.file, event.via, event.flops, event.extent, event.types,
                     tuple((local(t), e, v) for t, e, v in event.reads), tuple((local(t), e) for t, e in event.writes)
                 )
             else:
@@ -81,8 +81,8 @@ def _key(event) -> tuple:
     if isinstance(event, Call):
         return signature(event)
     return (
-        event.name, event.line, event.file, event.via, event.flops, event.shape, tuple(e for _, e, _ in event.reads),
-        tuple(e for _, e in event.writes)
+        event.name, event.line, event.file, event.via, event.flops, event.shape, event.types,
+        tuple(e for _, e, _ in event.reads), tuple(e for _, e in event.writes)
     )
 
 # %% ../../nbs/tracing/01_loops.ipynb #0d3e0dc7

@@ -19,7 +19,6 @@ from ..models.attributes import integers
 from .loops import fold, fold_loops
 from .runtime.building import build, constructor_arguments, defaults
 from .runtime.forward import Runnable, cache_name
-from .runtime.layers import layer_kinds
 from .runtime.recorder import Call, Op, Storage, TraceError
 from .runtime.shapes import KnownShapes
 from ..records.cases import Case
@@ -455,15 +454,15 @@ def sample_model(config, cases=None, progress=None, every_layer: bool = False) -
     cases: all that the model has, if not given. progress: called with each case done. every_layer: run all layers, for
     code that needs to know which one it is in, instead of one of each kind.
     """
-    cut, cases = copy.deepcopy(config), cases or cases_of(config)
+    make, cases = (lambda: build(copy.deepcopy(config))), cases or cases_of(config)
     with KnownShapes(), torch.device("meta"), defaults(), constructor_arguments() as seen:
-        torch.set_default_dtype(torch.bfloat16)
-        model = build(cut)
-        runnable = Runnable(model, [] if every_layer else layer_kinds(model, model.config))
+        runnable = Runnable(make()).warm_up() if every_layer else Runnable.kept(make)
+        model = runnable.model
         symbols = Symbols(config, frozenset(integers(config)))
-        trace = ModelTrace(config, symbols, model, {}, seen, runnable.kinds, runnable.names, method="sampled")
+        trace = ModelTrace(
+            config, symbols, model, {}, seen, runnable.kinds, runnable.names, method="sampled", apart=runnable.apart
+        )
         wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
-        runnable.warm_up()
         _all_sampled(_Sampling(trace, runnable, wanted), cases, progress)
     return trace
 

@@ -24,7 +24,6 @@ from ..records.source import source_file
 from .loops import fold
 from .runtime.building import build, constructor_arguments, defaults, symbolic_roots
 from .runtime.forward import Runnable, call, empty_cache, module_state, renamed_cache
-from .runtime.layers import layer_kinds
 from .runtime.patches import patched
 from .runtime.recorder import Call, Recorder, TraceError, frame_file, recording, size
 from .runtime.shapes import KnownShapes
@@ -69,11 +68,17 @@ class ModelTrace:
     names: dict  # path of a kept layer -> (path to show, repeat)
     sizes: dict = field(default_factory=dict)  # case name -> batch_size, seq_len, cache_len it was traced with
     method: str = "symbolic"  # or "sampled"
+    apart: bool = False  # the first layer is a kind of its own only because of the type that it finds
     forms: dict = field(default_factory=dict)  # case name -> Form, of a sampled trace
     # case name -> the smallest sizes that it was run at; 2 where it ran on symbols
     least: dict = field(default_factory=dict)
     # case name -> (Form, why it fits no run) of the forms that were tried before, of a sampled trace
     refused: dict = field(default_factory=dict)
+
+    @property
+    def mixed(self) -> bool:
+        "Whether its config has layers of several kinds"
+        return len(self.kinds) > 1 + self.apart
 
     @property
     def windows(self) -> list[int]:
@@ -250,7 +255,7 @@ class _SymbolicRuns:
         for case in sorted(cases, key=lambda c: c.phase != "prefill"):
             sizes = trace.sizes[case.name] = symbols.workload(case)
             recorder = self.recorded(case, sizes)
-            if self.watch.again():
+            if self.watch.again() or self.runnable.typed() and not trace.apart:
                 return
             if case.phase == "prefill" and not case.all_logits:
                 self.left[case.single, case.region] = recorder.left, size(sizes["seq_len"])
@@ -260,8 +265,11 @@ class _SymbolicRuns:
                 progress(case)
 
 # %% ../../nbs/tracing/02_symbolic.ipynb #d51c3e90
-def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
-    "All cases with the given attributes left as numbers; stops early when another has to be one"
+def _trace_cases(config, concrete, cases, progress, apart=False) -> ModelTrace:
+    """All cases with the given attributes left as numbers; stops early when another has to be one.
+
+    Where layers give another type than they get, all begins again with the first layer apart.
+    """
     cut, cases = copy.deepcopy(config), cases or cases_of(config)
     symbols = Symbols(cut, concrete)
     symbols.apply(cut)
@@ -270,12 +278,13 @@ def _trace_cases(config, concrete, cases, progress) -> ModelTrace:
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
     with (mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), SymbolicShapes(watch),
           constructor_arguments() as seen):
-        torch.set_default_dtype(torch.bfloat16)
         model = build(cut)
-        runnable = Runnable(model, layer_kinds(model, model.config))
-        trace = ModelTrace(config, symbols, model, {}, seen, runnable.kinds, runnable.names)
+        runnable = Runnable(model, apart)
+        trace = ModelTrace(config, symbols, model, {}, seen, runnable.kinds, runnable.names, apart=apart)
         with contextlib.suppress(_Again):  # the symbols tell what was lost
             _SymbolicRuns(trace, runnable, watch).all(cases, progress)
+    if runnable.retyped and not apart:
+        return _trace_cases(config, concrete, cases, progress, apart=True)
     trace.recorders = {c.name: trace.recorders[c.name] for c in cases if c.name in trace.recorders}
     return trace
 

@@ -5,7 +5,6 @@
 # %% ../../nbs/verification/01_reference_run.ipynb #73e67c07
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 import random
@@ -20,7 +19,6 @@ from ..models.attributes import canonical, integers, set_attribute, text_config
 from ..formula.language import parse
 from ..records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ..records.model import ModelRecord
-from ..tracing.runtime.layers import layer_kinds
 from ..tracing.runtime.masks import left_pairs, one_thread, reach, weightless
 from ..tracing.kernels import built_flags, flag_settings
 from ..tracing.loops import fold_loops
@@ -28,7 +26,7 @@ from ..tracing.runtime.shapes import KnownShapes
 from ..records.cases import Case
 from .numbers import BYTES, Sheet, config_sizes, hold, samples, workload_sizes
 from ..tracing.runtime.recorder import Call, Op, recording
-from ..tracing.runtime.building import build, constructor_arguments, defaults
+from ..tracing.runtime.building import build, constructor_arguments, default_dtype, defaults
 from ..tracing.runtime.forward import Runnable, shown_modules
 from ..tracing.loops import fold
 
@@ -213,19 +211,13 @@ def _alone(event: Call, built: dict, rng: random.Random) -> Sheet:
     )
     batch, tokens = rng.randrange(2, 9), rng.randrange(11, 19)
     with torch.device("meta"), constructor_arguments() as arguments:
-        twin = type(event.module)(**built | sizes).eval().to(torch.bfloat16)
+        with default_dtype(torch.bfloat16):
+            twin = type(event.module)(**built | sizes).eval().to(torch.bfloat16)
         with recording(twin) as recorder:
             twin(torch.zeros((batch, tokens, *([last] if last else ())), dtype=dtype))
     sheet = sheet_of_run(recorder, dict(BYTES), arguments)
     sheet.values |= sheet.built[0] | {"use": 0}
     return sheet
-
-# %% ../../nbs/verification/01_reference_run.ipynb #f42231c1
-@contextlib.contextmanager
-def _bfloat16():
-    with defaults():
-        torch.set_default_dtype(torch.bfloat16)
-        yield
 
 # %% ../../nbs/verification/01_reference_run.ipynb #74cef054
 class Twin:
@@ -233,15 +225,16 @@ class Twin:
 
     def __init__(self, record: ModelRecord, config, values: dict):
         self.record, self.values, self.shapes = record, values, KnownShapes()
-        with self.shapes, torch.device("meta"), constructor_arguments() as self.arguments, _bfloat16():
+        with self.shapes, torch.device("meta"), constructor_arguments() as self.arguments, defaults():
             model = build(sized(config, values))
             self.weights, self.whole = weigh(model), list(shown_modules(model))
-            self.runnable = Runnable(model, layer_kinds(model, model.config)).warm_up()
+            whole = [model]
+            self.runnable = Runnable.kept(lambda: whole.pop() if whole else build(sized(config, values)))
 
     def run(self, case: str, sizes: dict) -> tuple:
         "One forward of a case at sizes of the workload: its recording and its sheet"
         self.runnable.restore()
-        with self.shapes, torch.device("meta"), _bfloat16():
+        with self.shapes, torch.device("meta"), defaults():
             recorder = self.runnable.run(
                 sizes["batch_size"], sizes["seq_len"], sizes["cache_len"], Case.parse(case).all_logits
             )
@@ -252,7 +245,7 @@ class Twin:
 
     def alone(self, recorder, rng: random.Random) -> dict:
         "Each class of a recording that is built from numbers, run by itself: see `run_alone`"
-        with self.shapes, torch.device("meta"), _bfloat16():
+        with self.shapes, torch.device("meta"), defaults():
             return run_alone(recorder.root, self.arguments, rng)
 
 # %% ../../nbs/verification/01_reference_run.ipynb #00a71094
@@ -354,7 +347,7 @@ def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline:
     if edges:
         turned = sized(config, values)
         turned.tie_word_embeddings = not own
-        with torch.device("meta"), _bfloat16():
+        with torch.device("meta"), defaults():
             found.append((values | BYTES | {"tie_word_embeddings": 1 - own}, *weigh(build(turned)), rows))
     for case in record.cases:
         usual = workload_sizes(record, case, values, rng, scale)
@@ -384,7 +377,6 @@ def collect(
     "Evidence about a record's kind of model, from the installed source"
     rng, evidence, deadline = random.Random(f"{record.id} {seed}"), Evidence(), time.perf_counter() + PATIENCE
     with defaults():
-        torch.set_default_dtype(torch.bfloat16)
         for turn, scale in enumerate(SCALES):
             for attempt in range(3):
                 try:

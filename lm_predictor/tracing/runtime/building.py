@@ -20,7 +20,7 @@ from .quirks import Need, quirk
 from .recorder import _CALL_CODE
 
 # %% auto #0
-__all__ = ['constructor_arguments', 'defaults', 'symbolic_construction', 'symbolic_roots', 'build']
+__all__ = ['constructor_arguments', 'default_dtype', 'defaults', 'symbolic_construction', 'symbolic_roots', 'build']
 
 # %% ../../../nbs/tracing/runtime/03_building.ipynb #ea300380
 @contextlib.contextmanager
@@ -47,10 +47,23 @@ def constructor_arguments():
 
 # %% ../../../nbs/tracing/runtime/03_building.ipynb #acb5bd3d
 @contextlib.contextmanager
+def default_dtype(dtype):
+    "Within it, torch makes tensors of this type where none is named"
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
 def defaults():
-    "Restores torch's default dtype, silences the builders and those checks of distributions that look at data"
-    with contextlib.ExitStack() as undo, warnings.catch_warnings():
-        undo.callback(torch.set_default_dtype, torch.get_default_dtype())
+    """Within it, torch's default dtype is float32, as a user has it, and whatever changes it does not get out.
+
+    Silent are the builders and those checks of distributions that look at data.
+    """
+    with default_dtype(torch.float32), contextlib.ExitStack() as undo, warnings.catch_warnings():
         undo.enter_context(patched((torch.distributions.Distribution, "_validate_args", False)))
         warnings.simplefilter("ignore")
         yield

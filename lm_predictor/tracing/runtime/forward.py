@@ -12,9 +12,10 @@ import sys
 
 import sympy
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .patches import patched
-from .layers import keep_kinds
+from .layers import keep_kinds, layer_kinds
 from .quirks import Need, quirk
 from .recorder import Recorder, distinct, recording, view_key
 from .values import KnownValues
@@ -231,12 +232,38 @@ class Runnable:
     def __init__(
         self,
         model: torch.nn.Module,
-        kinds=(),  # the layers of each kind, of which the first one stays; without any, all layers stay
+        apart: bool | None = None,  # one layer of each kind stays, True: the first layer apart; None: all layers stay
     ):
-        self.model, self.kinds = model, kinds
-        self.names = keep_kinds(model, model.config, kinds) if kinds else {}
+        self.model, self.apart = model, bool(apart)
+        self.kinds = [] if apart is None else layer_kinds(model, model.config, self.apart)
+        self.names = keep_kinds(model, model.config, self.kinds, self.apart) if self.kinds else {}
+        self.retyped = False  # whether a kept layer gave another type than it got; known after the first forward
+        self._hooks = [model.get_submodule(path).register_forward_hook(self._typed) for path in self.names]
         self.share = 0  # tokens that give every expert the same number, 1 without experts; 0: it looks at no values
         self._state = [(m, {n: v for n, v in vars(m).items() if _held(n, v)}) for m in model.modules()]
+
+    @classmethod
+    def kept(cls, build) -> Runnable:
+        """The model that `build()` gives with one layer of each kind, after a first forward.
+
+        Where layers give another type than they get, the first one stands apart, and the next one for the others.
+        """
+        found = cls(build(), apart=False).warm_up()
+        return cls(build(), apart=True).warm_up() if found.retyped else found
+
+    def _typed(self, layer, given, made) -> None:
+        "Notes whether a layer gives another type than it gets"
+        types = [
+            next((t.dtype for t in tree_leaves(x) if isinstance(t, torch.Tensor) and t.is_floating_point()), None)
+            for x in (given, made)
+        ]
+        self.retyped |= None not in types and types[0] != types[1]
+
+    def typed(self) -> bool:
+        "Whether a layer gave another type than it got in the first forward; looks no more from then on"
+        for hook in self._hooks:
+            hook.remove()
+        return self.retyped
 
     def restore(self) -> None:
         "Put back what modules held outside of parameters and buffers at first: some keep their caches there"
@@ -251,6 +278,7 @@ class Runnable:
             with KnownValues() as values:
                 self._first()
             self.share = values.share
+        self.typed()
         return self
 
     def _first(self) -> None:

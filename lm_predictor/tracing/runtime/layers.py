@@ -13,7 +13,7 @@ import torch
 from ...models.attributes import LAYERS, set_attribute, text_config
 
 # %% auto #0
-__all__ = ['layers_name', 'layer_count', 'layer_lists', 'per_layer', 'layer_kinds', 'layer_label', 'keep_kinds']
+__all__ = ['layers_name', 'layer_count', 'layer_lists', 'per_layer', 'layer_kinds', 'layer_label', 'placed', 'keep_kinds']
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #95a6bc81
 def layers_name(config) -> str:
@@ -100,7 +100,11 @@ def _counts_layers(model, lists: dict, layers: int) -> bool:
     )
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #d4a3e71d
-def layer_kinds(model, config) -> list[tuple[int, ...]]:
+def layer_kinds(
+    model,
+    config,
+    apart: bool = False,  # the first layer is a kind of its own: it finds another type than those after it
+) -> list[tuple[int, ...]]:
     "The layers of each kind, kinds in order of their first layer; none where every layer is needed"
     layers = layer_count(config)
     lists, stated = layer_lists(model, layers), per_layer(config, layers)
@@ -109,7 +113,7 @@ def layer_kinds(model, config) -> list[tuple[int, ...]]:
         return []
     for i in range(layers):
         key = (tuple(_module_kind(m[i]) for m in lists.values()), tuple(str(v[i]) for v in stated.values()))
-        found.setdefault(key, []).append(i)
+        found.setdefault((apart and i == 0, *key), []).append(i)
     return [tuple(v) for v in found.values()]
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #5954239e
@@ -142,6 +146,13 @@ def layer_label(kind: tuple, layers: int) -> str:
         return f"{kind[0]},{kind[1]}..{kind[-1]}"
     return ",".join(map(str, kind)) if len(kind) < 5 else f"{kind[0]},{kind[1]},{kind[2]}..{kind[-1]}({len(kind)})"
 
+# %% ../../../nbs/tracing/runtime/05_layers.ipynb #c0ffee12
+def placed(kind: tuple, layers: int, rest: bool = False) -> tuple[str, str]:
+    "The label of the layers of one kind, and how many they are, as a formula; `rest`: all but the first one"
+    if rest and len(kind) == layers - 1:
+        return "1-*", "num_layers - 1"
+    return layer_label(kind, layers), "num_layers" if len(kind) == layers else str(len(kind))
+
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #3e1a50e1
 def _number(layer, before: int, now: int) -> None:
     "Give a layer, and all modules in it that hold its index, another index"
@@ -171,22 +182,24 @@ def _keep_numbers(model, config, kinds, stated: dict, layers: int) -> None:
             set_attribute(config, name, len(kinds))
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #0c71428f
-def keep_kinds(model, config, kinds) -> dict:
+def keep_kinds(model, config, kinds, apart: bool = False) -> dict:
     """Keep one layer of each kind, in place, in the model and its config.
 
-    Gives {path of a kept layer: (path to show, repeat)}: `layers.0` -> (`layers.*`, `num_layers`).
+    Gives {path of a kept layer: (path to show, repeat)}: `layers.0` -> (`layers.*`, `num_layers`). `apart`: the first
+    layer is a kind of its own only because of the type that it finds.
     """
     layers, names, config = layer_count(config), {}, text_config(config)
     if not kinds:
         return names
     lists, stated = layer_lists(model, layers), per_layer(config, layers)
+    places = [placed(kind, layers, apart and k == 1 and len(kinds) == 2) for k, kind in enumerate(kinds)]
     for path, m in lists.items():
         kept = [m[kind[0]] for kind in kinds]
         m._modules.clear()
         for k, (layer, kind) in enumerate(zip(kept, kinds)):
             m._modules[str(k)] = layer
             _number(layer, kind[0], k)
-            repeat = "num_layers" if len(kind) == layers else str(len(kind))
-            names[f"{path}.{k}"] = f"{path}.{layer_label(kind, layers)}", repeat
+            label, repeat = places[k]
+            names[f"{path}.{k}"] = f"{path}.{label}", repeat
     _keep_numbers(model, config, kinds, stated, layers)
     return names

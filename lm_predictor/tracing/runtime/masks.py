@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_map_only
 from ...models.attributes import set_attribute, text_config
 from ...formula.tree import Formula
 from ...formula.language import parse
-from .layers import layer_kinds
 from .recorder import TraceError
 from .building import build, defaults
 from .forward import Runnable, call
@@ -81,7 +80,7 @@ def weightless(config) -> Runnable:
     "The model of a config on the CPU, one layer of each kind, all its weights zero"
     with torch.device("cpu"), _WithoutMemory():
         model = build(config)
-        runnable = Runnable(model, layer_kinds(model, model.config))
+        runnable = Runnable(model, apart=False)
     for module in model.modules():
         for name, p in module._parameters.items():
             if p is not None:

@@ -24,7 +24,7 @@ from .values import tensors_in
 
 # %% auto #0
 __all__ = ['TraceError', 'Storage', 'Op', 'Call', 'size', 'dimensions', 'distinct', 'view_key', 'operand', 'frame_file',
-           'find_line', 'Recorder', 'recording']
+           'find_line', 'in_elements_of', 'Recorder', 'recording']
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #9f6ef986
 class TraceError(ValueError):
@@ -54,6 +54,7 @@ class Op:
     matmul_flops: object
     extent: object = 1  # elements along the reduced dimensions, for reductions
     shape: tuple = ()  # of the first output
+    types: tuple = ()  # of the memory that it reads and writes, in their order
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #e562ad23
 @dataclass
@@ -168,6 +169,16 @@ def find_line(stack: list, cls) -> tuple:
     )
     return name or code.co_filename, _statement_line(code.co_filename, line), via
 
+# %% ../../../nbs/tracing/runtime/01_recorder.ipynb #c0ffee02
+def in_elements_of(store: Storage, t: torch.Tensor, elements):
+    "A number of elements of a tensor, in elements of the memory that it views, which may have another type"
+    mine, its = t.element_size(), torch.empty(0, dtype=store.dtype, device="meta").element_size()
+    if mine == its:
+        return elements
+    whole = isinstance(elements, int) and elements * mine % its == 0
+    return elements * mine // its if whole else elements * sympy.Rational(mine, its)
+
+
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #6514fcc9
 # class, and code and line of each frame -> the line found, and the stack, so that no id of its code is given again
 _lines: dict[tuple, tuple] = registered({})
@@ -218,15 +229,19 @@ class Recorder(TorchDispatchMode):
             Op(
                 str(func).removesuffix(".default"), cost.kind, line, file, via, self._reads(ins, given, cost),
                 self._writes(outs, made, cost), cost.flops, cost.matmul_flops, self._extent(cost, given, made),
-                made[0].shape if made else ()
+                made[0].shape if made else (), self._types(ins, outs)
             )
         )
+
+    def _types(self, ins: list, outs: list) -> tuple:
+        return tuple(str(self.storage(t).dtype) for t in (*ins, *outs))
 
     def _reads(self, ins: list, given: list[Operand], cost: Cost) -> list:
         rows = []
         for i, (t, o) in enumerate(zip(ins, given)):
             store, elements = self.storage(t), cost.reads.get(i, o.distinct)
             if elements != 0:
+                elements = in_elements_of(store, t, elements)
                 rows.append(
                     (store.id, elements, None if elements == store.elements else (i in cost.reads, view_key(t)))
                 )
@@ -235,8 +250,8 @@ class Recorder(TorchDispatchMode):
     def _writes(self, outs: list, made: list[Operand], cost: Cost) -> list:
         stores = [self.storage(t, "activation") for t in outs]
         return [
-            (s.id, cost.writes.get(i, o.distinct))
-            for i, (s, o) in enumerate(zip(stores, made))
+            (s.id, in_elements_of(s, t, cost.writes.get(i, o.distinct)))
+            for i, (s, o, t) in enumerate(zip(stores, made, outs))
             if cost.writes.get(i, 1) != 0
         ]
 
