@@ -19,7 +19,7 @@ __all__ = ['EXECUTIONS', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan',
            'device_kernels']
 
 # %% ../../nbs/cost/02_execution.ipynb #8a16ae02
-EXECUTIONS = ("eager", "fused", "flash")
+EXECUTIONS = ("eager", "fused", "flash", "kernels")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class DeviceKernel:
     repeat: Formula
     cost: Cost
     nodes: tuple[int, ...]  # indices of the operators in the graph
+    inside: Formula = ZERO  # of the bytes of `cost`, those of its own intermediate results
 
 
 def base_name(op: str) -> str:
@@ -306,10 +307,12 @@ def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKe
         for t, elements in n.writes:
             if not set(read.get(t, ())) <= set(group) or graph.tensors[t].kind != "activation" or t == graph.logits:
                 out.setdefault(t, elements)  # the first write of a new tensor is the whole of it
-    main = max(nodes, key=lambda n: RANK.get(n.kind, 0))
+    main, inside = max(nodes, key=lambda n: RANK.get(n.kind, 0)), [total(n.inside[i] for n in nodes) for i in (0, 1)]
     return DeviceKernel(title(plan, group), main.call, main.line, graph.repeat(main.call),
-                        Cost(total(n.flops for n in nodes), total(n.matmul_flops for n in nodes), bytes_read,
-                             total(e * graph.tensors[t].item for t, e in out.items())), tuple(group))
+                        Cost(total(n.flops for n in nodes), total(n.matmul_flops for n in nodes),
+                             bytes_read + inside[0],
+                             total(e * graph.tensors[t].item for t, e in out.items()) + inside[1]),
+                        tuple(group), inside[0] + inside[1])
 
 
 def title(plan: Plan, group: list[int]) -> str:
@@ -329,11 +332,13 @@ def device_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]
     if execution == "eager":
         repeat = {call: graph.repeat(call) for call in {n.call for n in graph.nodes}}
         return [
-            DeviceKernel(base_name(n.op), n.call, n.line, repeat[n.call], graph.cost(n), (i,))
+            DeviceKernel(
+                base_name(n.op), n.call, n.line, repeat[n.call], graph.cost(n), (i,), n.inside[0] + n.inside[1]
+            )
             for i, n in enumerate(graph.nodes)
         ]
     found = attentions(graph)
     plan = planned(graph, found)
-    plan = fold_copies(append_in_place(drop_unused(merge_attention(plan, found) if execution == "flash" else plan)))
+    plan = fold_copies(append_in_place(drop_unused(merge_attention(plan, found) if execution != "fused" else plan)))
     read = readers(plan.nodes)
     return [kernel(plan, group, read) for group in in_order(plan, fuse(plan))]

@@ -48,6 +48,7 @@ class Cost:
     # position of a tensor input -> elements read, where not all distinct ones
     reads: dict = field(default_factory=dict)
     writes: dict = field(default_factory=dict)  # position of an output -> elements written, where not the whole
+    inside: tuple = (0, 0)  # bytes that a kernel reads and writes of its own intermediate results
 
 # %% ../../nbs/cost/00_operators.ipynb #d7fb0d77
 RULES: dict[str, tuple[str, Callable]] = {}

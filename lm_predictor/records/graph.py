@@ -70,6 +70,8 @@ class Node(Generic[N]):
     extent: N = parse(1)  # elements along reduced dimensions
     scores: N | None = None  # for a softmax over attention scores: pairs per head that exist
     pairs: N | None = None  # ... and that the mask leaves
+    # bytes that its kernel reads and writes of its own intermediate results: the states between chunks of a scan
+    inside: tuple[N, N] = (ZERO, ZERO)
 
 # %% ../../nbs/records/02_graph.ipynb #998fd958
 @dataclass(frozen=True)
@@ -86,8 +88,8 @@ class Graph(Generic[N]):
         "Cost of one execution of an operator"
         add = total if isinstance(node.flops, Formula) else sum
         return Cost(node.flops, node.matmul_flops,
-                    add(r.elements * self.tensors[r.tensor].item for r in node.reads),
-                    add(n * self.tensors[t].item for t, n in node.writes))
+                    add([*(r.elements * self.tensors[r.tensor].item for r in node.reads), node.inside[0]]),
+                    add([*(n * self.tensors[t].item for t, n in node.writes), node.inside[1]]))
 
     def place(self, line: int) -> tuple[str, int]:
         "File and number of a line; an empty name and 0 for -1"
@@ -115,7 +117,7 @@ class Graph(Generic[N]):
         nodes = tuple(
             Node(n.op, n.kind, n.call, n.line, tuple(Read(r.tensor, fn(r.elements), r.view) for r in n.reads),
                  tuple((t, fn(e)) for t, e in n.writes), fn(n.flops), fn(n.matmul_flops), n.via, fn(n.extent),
-                 given(n.scores), given(n.pairs))
+                 given(n.scores), given(n.pairs), (fn(n.inside[0]), fn(n.inside[1])))
             for n in self.nodes
         )
         tensors = tuple(Tensor(fn(t.elements), fn(t.item), t.kind) for t in self.tensors)
@@ -138,7 +140,8 @@ def _node_to_json(n: Node) -> dict:
     data = {"op": n.op, "kind": n.kind, "call": n.call, "line": n.line, "via": n.via, "flops": str(n.flops),
             "matmul_flops": str(n.matmul_flops), "reads": [[r.tensor, str(r.elements), r.view] for r in n.reads],
             "writes": [[t, str(e)] for t, e in n.writes], "extent": str(n.extent),
-            "scores": str(n.scores or ""), "pairs": str(n.pairs or "")}
+            "scores": str(n.scores or ""), "pairs": str(n.pairs or ""),
+            "inside": "" if n.inside == (ZERO, ZERO) else list(map(str, n.inside))}
     return {
         k: v
         for k, v in data.items()
@@ -170,7 +173,7 @@ def graph_from_json(data: dict) -> Graph:
                 n["op"], n["kind"], n["call"], n["line"], tuple(Read(t, f(e), v) for t, e, v in n["reads"]),
                 tuple((t, f(e)) for t, e in n["writes"]), f(n.get("flops", "0")), f(n.get("matmul_flops", "0")),
                 n.get("via", ""), f(n.get("extent", "1")), f(n["scores"]) if "scores" in n else None,
-                f(n["pairs"]) if "pairs" in n else None
+                f(n["pairs"]) if "pairs" in n else None, tuple(map(f, n.get("inside", ("0", "0"))))
             )
             for n in data["nodes"]
         ),
@@ -217,5 +220,5 @@ def check_graph(g: Graph, symbols) -> None:
     check_names([c.repeat for c in g.calls], symbols)
     for n in g.nodes:
         moved = (*(r.elements for r in n.reads), *(e for _, e in n.writes))
-        figures = (n.flops, n.matmul_flops, n.extent, n.scores, n.pairs, *moved)
+        figures = (n.flops, n.matmul_flops, n.extent, n.scores, n.pairs, *n.inside, *moved)
         check_names([f for f in figures if f is not None], symbols)

@@ -34,7 +34,7 @@ _NODE = {
         **dict.fromkeys(("op", "kind", "via"), _TEXT), **dict.fromkeys(("call", "line"), _INDEX),
         **dict.fromkeys(("flops", "matmul_flops", "extent", "scores", "pairs"), _FORMULA),
         "reads": {"type": "array", "items": _row(_INDEX, _FORMULA, {"type": "integer", "minimum": -1})},
-        "writes": {"type": "array", "items": _row(_INDEX, _FORMULA)}
+        "writes": {"type": "array", "items": _row(_INDEX, _FORMULA)}, "inside": _row(_FORMULA, _FORMULA)
     },
 }
 
@@ -88,7 +88,7 @@ RECORD_SCHEMA = {
         **dict.fromkeys(("id", "model_type", "class_name"), _TEXT),
         **dict.fromkeys(("parameters", "weight_bytes"), _FORMULA),
         **dict.fromkeys(("packages", "uncounted", "aliases"), {"type": "object", "additionalProperties": _TEXT}),
-        **dict.fromkeys(("assumptions", "notes", "keys"), _FORMULAS),
+        **dict.fromkeys(("assumptions", "notes", "keys", "functions"), _FORMULAS),
         "symbols": {"type": "object", "additionalProperties": _NAMED},
         "settings": {"type": "object", "additionalProperties": {"type": "object", "required": ["value", "default"]}},
         "modules": {"type": "array", "items": _row(_TEXT, _TEXT, _FORMULA, _FORMULA)},
@@ -246,6 +246,8 @@ class ModelRecord:
     verification: dict = field(default_factory=dict)  # status, checks, packages, date
     aliases: dict = field(default_factory=dict)  # entry of a config -> the attribute that its class keeps it under
     keys: tuple[str, ...] = ()  # the entries that its config class knows, beyond those that all classes know
+    # the accelerated functions of its source that it was traced with, one operator each; none: it is what Python runs
+    functions: tuple[str, ...] = ()
     where: str = "model record"  # the file that it was read from
 
     def __post_init__(self):
@@ -326,7 +328,7 @@ def record_to_json(r: ModelRecord) -> dict:
         "notes": list(r.notes), "modules": [[p, c, str(n), str(w)] for p, c, n, w in r.modules],
         "case_assumptions": {name: list(a) for name, a in r.case_assumptions.items()},
         "experts": list(map(str, r.experts)), "method": r.method, "verification": r.verification,
-        "aliases": r.aliases, "keys": list(r.keys),
+        "aliases": r.aliases, "keys": list(r.keys), **({"functions": list(r.functions)} if r.functions else {}),
         "cases": {name: graph_to_json(r.graph(name)) for name in r.cases}
     }
 
@@ -340,7 +342,7 @@ def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
             [[p, c, parse(n), parse(w)] for p, c, n, w in data["modules"]], data["uncounted"], tuple(data["notes"]),
             data["cases"], {name: tuple(a) for name, a in data.get("case_assumptions", {}).items()},
             tuple(map(parse, data.get("experts", ()))), data.get("method", "symbolic"), data.get("verification", {}),
-            data.get("aliases", {}), tuple(data.get("keys", ())), where
+            data.get("aliases", {}), tuple(data.get("keys", ())), tuple(data.get("functions", ())), where
         )
         check_names(
             [record.parameters, record.weight_bytes, *(f for _, _, *two in record.modules for f in two)],

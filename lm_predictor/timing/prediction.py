@@ -8,8 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 from ..cost.execution import EXECUTIONS, attentions, device_kernels
 from ..cost.operators import CONVENTION
@@ -41,6 +43,7 @@ class KernelRow:
     write_bytes: int
     time_s: float | None = None
     bound: str | None = None
+    inside_bytes: int = 0  # of those read and written, what it writes for itself and reads back
 
 
 @dataclass(frozen=True)
@@ -221,9 +224,10 @@ def _notes(graph, execution: str) -> list[str]:
     "What the figures of a graph take for granted"
     notes = []
     unfused = sum(n.scores is not None and n.op != "attention" for n in graph.nodes) - len(attentions(graph))
-    if execution == "flash" and unfused > 0:
+    if execution not in ("eager", "fused") and unfused > 0:
         notes.append(
-            f"{unfused} attention(s) are not of the form product, softmax, product; flash materialises their scores"
+            f"{unfused} attention(s) are not of the form product, softmax, product; "
+            f"{execution} materialises their scores"
         )
     return notes
 
@@ -236,6 +240,9 @@ class ModelCost:
     values: dict  # the config's numbers by symbol
     doubts: tuple[str, ...] = ()  # what is said before the record's own notes: that it is not verified
     notes: tuple[str, ...] = ()  # what is said after them: what of the config was not read
+    # gives the ModelCost of the source with its accelerated functions, which answers `kernels`, or a sentence why there
+    # is none; an empty one where the source has no such functions, or none is asked for
+    accelerated: Callable[[], ModelCost | str] = str
     # (case, execution) -> graph, its kernels, notes
     _planned: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     # formula -> the first one like it
@@ -257,8 +264,9 @@ class ModelCost:
         has where these are fewer. Raises ModelError when the workload is outside of what the formulas assume.
         """
         workload, short = self._asked(workload, sizes)
-        if execution not in EXECUTIONS:
-            raise ModelError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
+        cost, said = self.answering(execution)
+        if cost is not self:
+            return cost.at(workload, execution)
         case, values, routed = self.case_at(workload)
         try:
             graph, kernels, notes = self._plan(case, execution)
@@ -276,9 +284,36 @@ class ModelCost:
         return Run(
             self.model, self.record.class_name, workload, execution, rows, totals,
             tuple(self.record.uncounted.items()), self.parameters,
-            (*self.doubts, *self.record.notes, *self.notes, *self._on_positions(workload, short), *routed, *notes),
+            (*self.doubts, *self.record.notes, *self.notes, *self._on_positions(workload, short), *routed, *notes,
+             *said),
             tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls))
         )
+
+    def answering(self, execution: str) -> tuple[ModelCost, tuple[str, ...]]:
+        """The cost whose record answers an execution, and what a report must say of that.
+
+        Raises ModelError where none does, and for an unknown execution.
+        """
+        if execution not in EXECUTIONS:
+            raise ModelError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
+        fast = execution not in ("eager", "fused", "flash")
+        if self.record.functions and not fast:
+            raise ModelError(
+                f"{self.model}: only its source with the accelerated functions is recorded, which {execution} does not "
+                "run; ask for execution kernels"
+            )
+        other = self._fast if fast and not self.record.functions else self
+        return (other, ()) if isinstance(other, ModelCost) else (self, (other,) * bool(other))
+
+    @cached_property
+    def _fast(self) -> ModelCost | str:
+        return self.accelerated()
+
+    @property
+    def executions(self) -> tuple[str, ...]:
+        "The executions that differ for this model: no kernels, which is flash then, without accelerated functions"
+        fast = self.record.functions or isinstance(self._fast, ModelCost)
+        return tuple(e for e in EXECUTIONS if e != "kernels" or fast)
 
     @property
     def _positions(self):
@@ -366,5 +401,5 @@ class ModelCost:
         return KernelRow(
             site.path, site.class_name, kernel.operation, f"{line.file}:{line.line}", line.code,
             f"{call.file}:{call.line}" if call else "", kernel.repeat.evaluate(values),
-            *(whole(f.evaluate(values)) for f in kernel.cost)
+            *(whole(f.evaluate(values)) for f in kernel.cost), inside_bytes=whole(kernel.inside.evaluate(values))
         )

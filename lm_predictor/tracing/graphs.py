@@ -100,7 +100,7 @@ class _GraphWriter:
         return Node(
             op.name, op.kind, call, self.line(op.file, op.line), tuple(reads),
             tuple((self.tensor(t), write(e)) for t, e in op.writes), write(op.flops), write(op.matmul_flops), op.via,
-            write(op.extent), **kept
+            write(op.extent), inside=tuple(map(write, op.inside)), **kept
         )
 
     def walk(self, call: Call, parent: int) -> None:

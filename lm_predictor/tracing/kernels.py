@@ -38,8 +38,9 @@ class Draft:
 
 
 def _operator(op: Op, storages: dict, write: Writer) -> Operator:
-    read = total(write(e) * item_bytes(storages[t]) for t, e, _ in op.reads)
-    wrote = total(write(e) * item_bytes(storages[t]) for t, e in op.writes)
+    kept = [write(n) for n in op.inside]
+    read = total([*(write(e) * item_bytes(storages[t]) for t, e, _ in op.reads), kept[0]])
+    wrote = total([*(write(e) * item_bytes(storages[t]) for t, e in op.writes), kept[1]])
     return Operator(op.name, Cost(write(op.flops), write(op.matmul_flops), read, wrote), op.via)
 
 # %% ../../nbs/tracing/05_kernels.ipynb #fa62d572

@@ -23,6 +23,7 @@ def signature(call: Call) -> tuple:
             if isinstance(event, Op):
                 yield (
                     event.name, event.line, event.file, event.via, event.flops, event.extent, event.types,
+                    event.inside,
                     tuple((local(t), e, v) for t, e, v in event.reads), tuple((local(t), e) for t, e in event.writes)
                 )
             else:

@@ -213,7 +213,8 @@ class _Together:
         return Op(
             first.name, first.kind, first.line, first.file, first.via, reads, writes, self.fit([o.flops for o in ops]),
             self.fit([o.matmul_flops for o in ops]), self.fit([o.extent for o in ops]),
-            tuple(map(self.fit, zip(*(o.shape for o in ops))))
+            tuple(map(self.fit, zip(*(o.shape for o in ops)))),
+            inside=tuple(map(self.fit, zip(*(o.inside for o in ops))))
         )
 
     def call(self, calls: list) -> Call:

@@ -21,7 +21,8 @@ __all__ = ['difference', 'compare_case', 'compare_weights', 'compare_pairs']
 def _fields(graph: Graph, n: Node) -> dict:
     return {
         "operator": n.op, "kind": n.kind, "call": n.call, "line": graph.place(n.line), "helper": n.via,
-        "flops": n.flops, "matmul_flops": n.matmul_flops, "extent": n.extent
+        "flops": n.flops, "matmul_flops": n.matmul_flops, "extent": n.extent,
+        "inside": n.inside
     }
 
 

@@ -89,7 +89,7 @@ class _Rows:
         reads, writes = tuple(Read(*row) for row in self.moved(op.reads)), tuple(self.moved(op.writes))
         self.nodes.append(
             Node(op.name, op.kind, call, self.place(op), reads, writes, number(op.flops), number(op.matmul_flops),
-                 op.via, number(op.extent), scores)
+                 op.via, number(op.extent), scores, inside=tuple(map(number, op.inside)))
         )
         self.times.update((t, times) for t, *_ in (*op.reads, *op.writes))
 

@@ -14,6 +14,7 @@ from lm_predictor.app.cli.terminal import (
     Column, end_of_path, first_operators, print_fitted, print_lines, shares, short_source, tracing
 )
 from ..units import apart, digits, seconds, unit
+from ...cost.execution import EXECUTIONS
 
 # %% auto #0
 __all__ = ['COLORS', 'COMMANDS', 'kernel_columns', 'headline', 'sums', 'print_run', 'tree_labels', 'print_tree', 'picture',
@@ -185,7 +186,7 @@ def workload_options(a) -> None:
     )
     a.add_argument("--cache-len", type=count, default=0, metavar="N", help="tokens already in the KV cache")
     a.add_argument("--logits", choices=("last", "all"), default="last")
-    a.add_argument("--execution", choices=("eager", "fused", "flash"), default="flash")
+    a.add_argument("--execution", choices=EXECUTIONS, default="flash")
     a.add_argument("--hardware", metavar="NAME", help="device name, alias, or path of a device file")
     for name, what in (("w", "weights"), ("a", "activations"), ("kv", "cached keys and values")):
         a.add_argument(f"--{name}-bits", type=count, default=16, metavar="N", help=f"bits of {what}: 4, 8, 16 or 32")

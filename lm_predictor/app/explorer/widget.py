@@ -12,6 +12,7 @@ from dataclasses import replace
 from html import escape
 
 from ..units import digits, seconds, unit
+from ...cost.execution import EXECUTIONS
 from ...cost.workload import BITS, Workload
 from ...formula.caches import cached
 from ...models.hub import presets
@@ -233,7 +234,7 @@ def _controls(view: View) -> dict:
             options=list(devices.items()), value=view.hardware, description="hardware", layout=WIDE, style=LABEL
         ),
         "execution": ToggleButtons(
-            options=["eager", "fused", "flash"], value=view.execution, layout={"width": "auto", "flex": "0 1 auto"},
+            options=list(EXECUTIONS), value=view.execution, layout={"width": "auto", "flex": "0 1 auto"},
             style={"button_width": "64px"}
         ),
         **{name: Size(name, *rest, getattr(view.workload, name)) for name, *rest in SIZES}, **_widths(view.workload),

@@ -10,7 +10,7 @@ from matplotlib.ticker import EngFormatter, NullLocator
 
 from .breakdown import bars
 from .names import KINDS
-from .style import BLUE, Drawing, INK, ORANGE, RED, ROW, STYLE, _kept, styled
+from .style import BLUE, Drawing, GREEN, INK, ORANGE, RED, ROW, STYLE, _kept, styled
 from ...cost.execution import EXECUTIONS
 from ...models.validation import ModelError
 from ...timing.hardware import load_hardware
@@ -33,7 +33,7 @@ def _runs_at(cost, over="seq_len", lengths=LENGTHS, by="kind", hardware=None, ex
         try:
             runs = {
                 e: cost.at(execution=e, **{**sizes, over: length})
-                for e in (EXECUTIONS if by == "execution" else (execution,))
+                for e in (cost.executions if by == "execution" else (execution,))
             }
             at[length] = {e: run.on(hardware) if hardware is not None else run for e, run in runs.items()}
         except ModelError as e:
@@ -45,7 +45,8 @@ def _runs_at(cost, over="seq_len", lengths=LENGTHS, by="kind", hardware=None, ex
 # %% ../../../nbs/app/plots/05_lengths.ipynb #0eef0bb7
 def _measured(runs, what: str, by: str) -> dict:
     "Of runs by execution, the values of each execution, or of all and each kind of layer"
-    values = {name: [] for name in (EXECUTIONS if by == "execution" else ("total", *KINDS))}
+    runs = list(runs)
+    values = {name: [] for name in (runs[0] if by == "execution" else ("total", *KINDS))}
     for held in runs:
         sums = {e: {b.kind: b.total(what) for b in bars(run, what, "kind")} for e, run in held.items()}
         found = (
@@ -88,7 +89,7 @@ def _plot_curves(ax, at: tuple, values: dict, what: str, over: str) -> None:
         xscale="log", yscale="log", xlabel="tokens of the prompt" if over == "seq_len" else "tokens in the cache",
         title={"flops": "operations", "time_s": "time"}.get(what, "bytes moved")
     )
-    colors = (INK, *KINDS.values()) if "total" in values else (RED, ORANGE, BLUE)
+    colors = (INK, *KINDS.values()) if "total" in values else (RED, ORANGE, BLUE, GREEN)
     for (name, held), color in zip(values.items(), colors):
         if any(v >= 0.01 * w for v, w in zip(held, most)):
             ax.plot(

@@ -55,6 +55,7 @@ class Op:
     extent: object = 1  # elements along the reduced dimensions, for reductions
     shape: tuple = ()  # of the first output
     types: tuple = ()  # of the memory that it reads and writes, in their order
+    inside: tuple = (0, 0)  # bytes that it reads and writes of its own intermediate results
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #e562ad23
 @dataclass
@@ -229,7 +230,7 @@ class Recorder(TorchDispatchMode):
             Op(
                 str(func).removesuffix(".default"), cost.kind, line, file, via, self._reads(ins, given, cost),
                 self._writes(outs, made, cost), cost.flops, cost.matmul_flops, self._extent(cost, given, made),
-                made[0].shape if made else (), self._types(ins, outs)
+                made[0].shape if made else (), self._types(ins, outs), cost.inside
             )
         )
 
