@@ -1,8 +1,9 @@
-"""Every shipped record, in every execution: the kernels are found, and no product is lost on the way."""
+"""Every shipped record, in every execution: the kernels can run one after another, and no product is lost on the way."""
 import pytest
 
+from lm_predictor import analyze
 from lm_predictor.records.database import read_json, shipped_directory
-from lm_predictor.cost.execution import attentions, device_kernels
+from lm_predictor.cost.execution import EXECUTIONS, attentions, device_kernels, unwritten
 from lm_predictor.records.model import record_from_json
 
 PATHS = sorted((shipped_directory() / "models").glob("*.json"))
@@ -23,3 +24,50 @@ def test_every_record(path):
             kernels = device_kernels(graph, execution)
             run = [i for k in kernels for i in k.nodes]
             assert len(run) == len(set(run)) and set(run) & products == expected
+
+
+@pytest.mark.parametrize("path", PATHS, ids=[p.stem for p in PATHS])
+def test_what_a_kernel_reads_is_there(path):
+    "GPT-OSS in flash took a maximum over scores that no kernel had written (finding C)"
+    record = record_from_json(read_json(path))
+    for case in record.cases:
+        graph = record.graph(case)
+        for execution in EXECUTIONS:
+            lost = [(k.operation, tensor) for k, tensor in unwritten(graph, device_kernels(graph, execution))]
+            assert not lost, (case, execution)
+
+
+def in_window(tokens, window):
+    return sum(min(i, window) for i in range(1, tokens + 1))
+
+
+@pytest.mark.parametrize("tokens", [100, 8192])
+def test_attention_with_sinks_by_hand(tokens):
+    "gpt-oss-20b: 12 full and 12 windowed layers, 64 query and 8 KV heads of 64, one sink for each of the 64; a window of 128"
+    run = analyze("openai/gpt-oss-20b", trace=False).at(batch_size=1, seq_len=tokens, execution="flash")
+    sinks = [k for k in run.kernels if k.operation == "attention"]
+    assert len(sinks) == 2 and all(k.count == 12 for k in sinks)
+    pairs = in_window(tokens, 128), in_window(tokens, tokens)
+    q, kv = 64 * 64 * tokens, 8 * 64 * tokens
+    for k, left in zip(sorted(sinks, key=lambda k: k.matmul_flops), sorted(pairs)):
+        assert k.matmul_flops == 64 * left * 4 * 64
+        # scale; of one column more in each row: the maximum, its subtraction, 3 of the softmax
+        assert k.flops - k.matmul_flops == 64 * (left + 5 * (left + tokens))
+        assert (k.read_bytes, k.write_bytes) == (2 * (q + 2 * kv + 64), 2 * q)
+    fused = analyze("openai/gpt-oss-20b", trace=False).at(batch_size=1, seq_len=tokens, execution="fused").totals
+    skipped = 24 * tokens**2 - 12 * sum(pairs)
+    assert fused.matmul_flops - run.totals.matmul_flops == 64 * 4 * 64 * skipped
+
+
+@pytest.mark.parametrize("model, tokens, layers, flops, read", [
+    # per pair: two products of 2 FLOPs per element of a head; scale, division, tanh, product, 3 of the softmax
+    ("google/gemma-2-2b", 300, 13, 8 * 300 * 301 // 2 * (4 * 256 + 7), 2 * 300 * 256 * (8 + 4 + 4)),
+    ("google/gemma-2-2b", 77, 13, 8 * 77 * 78 // 2 * (4 * 256 + 7), 2 * 77 * 256 * (8 + 4 + 4)),
+    # the slopes times the positions, for each head and key, are added in the product: 1 for it, 3 for the softmax
+    ("bigscience/bloom", 300, 70, 112 * 300 * 301 // 2 * (4 * 128 + 4), 2 * 300 * 112 * (3 * 128 + 1)),
+    ("bigscience/bloom", 77, 70, 112 * 77 * 78 // 2 * (4 * 128 + 4), 2 * 77 * 112 * (3 * 128 + 1)),
+])
+def test_softcap_and_alibi_are_inside_the_attention(model, tokens, layers, flops, read):
+    run = analyze(model, trace=False).at(batch_size=1, seq_len=tokens, execution="flash")
+    kernels = [k for k in run.kernels if k.operation.startswith("attention")]
+    assert {(k.operation, k.count, k.flops, k.read_bytes) for k in kernels} == {("attention", layers, flops, read)}

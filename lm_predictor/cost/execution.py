@@ -14,9 +14,9 @@ from ..records.analysis import ZERO, Cost
 
 # %% auto #0
 __all__ = ['EXECUTIONS', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers', 'readers', 'attentions', 'planned',
-           'merge_attention', 'applies_mask', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies', 'ancestors',
-           'interrupted', 'fuse', 'same_rows', 'in_order', 'outside', 'distinct_elements', 'kernel', 'title',
-           'device_kernels']
+           'columns', 'applies_mask', 'merge_attention', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies',
+           'ancestors', 'interrupted', 'fuse', 'same_rows', 'in_order', 'outside', 'distinct_elements', 'kernel',
+           'title', 'device_kernels', 'unwritten']
 
 # %% ../../nbs/cost/02_execution.ipynb #8a16ae02
 EXECUTIONS = ("eager", "fused", "flash", "kernels")
@@ -32,6 +32,8 @@ class DeviceKernel:
     cost: Cost
     nodes: tuple[int, ...]  # indices of the operators in the graph
     inside: Formula = ZERO  # of the bytes of `cost`, those of its own intermediate results
+    reads: tuple[int, ...] = ()  # tensors that it reads from memory
+    writes: tuple[int, ...] = ()  # tensors that it writes to memory
 
 
 def base_name(op: str) -> str:
@@ -91,11 +93,25 @@ def _next(nodes: dict, later: list[int]) -> int | None:
     in_place = later and any(t == r.tensor for t, _ in nodes[later[0]].writes for r in nodes[later[0]].reads)
     return later[0] if in_place or len(set(later)) == 1 else None
 
+# %% ../../nbs/cost/02_execution.ipynb #aae00b0b
+def _beside(nodes: dict, read: dict, chain: list[int]) -> list[int] | None:
+    "The operators that read what a chain hands on, and only serve it; None when what they make is read after the chain"
+    members, last = set(chain), max(chain)
+    while True:
+        handed = {t for i in members - {last} for t, _ in nodes[i].writes}
+        more = {m for t in handed for m in read.get(t, ())} - members
+        if not more:
+            return sorted(members - set(chain))
+        if max(more) > last:
+            return None
+        members |= more
+
 # %% ../../nbs/cost/02_execution.ipynb #197f4577
 def attentions(graph: Graph) -> dict[int, tuple[list[int], list[int]]]:
     """Softmax over scores -> (the operators before it, those after it).
 
-    They reach from the product that makes the scores to the product that makes the output, which are among them.
+    They reach from the product that makes the scores to the product that makes the output, which are among them,
+    first and last.
     """
     nodes = dict(enumerate(graph.nodes))
     made, read, found = makers(nodes), readers(nodes), {}
@@ -107,8 +123,11 @@ def attentions(graph: Graph) -> dict[int, tuple[list[int], list[int]]]:
             after = _chain(
                 nodes, i, lambda at: _next(nodes, [m for m in read.get(nodes[at].writes[0][0], ()) if m > at])
             )
-            if before and after:
-                found[i] = before[::-1], after
+            beside = _beside(nodes, read, [*before, i, *after]) if before and after else None
+            if beside is not None:
+                found[i] = (
+                    sorted([*before, *(m for m in beside if m < i)]), sorted([*after, *(m for m in beside if m > i)])
+                )
     return found
 
 # %% ../../nbs/cost/02_execution.ipynb #b4bf7bf0
@@ -120,36 +139,60 @@ def planned(graph: Graph, found: dict[int, tuple]) -> Plan:
     return Plan(graph, dict(enumerate(graph.nodes)), roles)
 
 # %% ../../nbs/cost/02_execution.ipynb #da15c559
+def _domain(n: Node) -> Formula:
+    "The elements that an operator goes over"
+    return n.reads[0].elements if n.kind == "reduction" and n.reads else n.writes[0][1]
+
+
+def columns(node: Node, softmax: Node) -> Formula:
+    "Pairs per head that an operator of an attention goes over, those under the mask among them"
+    ours, all_pairs = _domain(node), softmax.writes[0][1]
+    return softmax.scores if ours == all_pairs else softmax.scores * ours / all_pairs
+
+
+def _unmasked(members: list[Node], product: Node, softmax: Node, what: str) -> Formula:
+    "FLOPs of an attention's operators on the pairs that the mask leaves; product: the one that makes the scores"
+    count = lambda some: total(getattr(n, what) for n in some)
+    all_pairs = softmax.writes[0][1]
+    if _domain(product) == all_pairs:
+        return count(members) * softmax.pairs / softmax.scores
+    with_sinks = [n for n in members if n.kind != "matmul" and _domain(n) == all_pairs]
+    left = 1 - (softmax.scores - softmax.pairs) / columns(product, softmax)
+    return (count(with_sinks) * softmax.pairs / softmax.scores
+            + count(n for n in members if n not in with_sinks) * left)
+
+# %% ../../nbs/cost/02_execution.ipynb #35c500e6
+def applies_mask(node: Node, softmax: Node) -> bool:
+    """Whether an operator before a softmax over scores only adds or selects the mask.
+
+    One of its operands then has one value per pair, for all heads.
+    """
+    if base_name(node.op) not in ("add", "masked_fill", "where"):
+        return False
+    size, pairs = node.writes[0][1], columns(node, softmax)
+    others = [r.elements for r in node.reads if r.elements != size]
+    at = {n: 840 + 7 * k for k, n in enumerate(sorted(size.names | pairs.names | {"batch_size"}))}
+    per_pair = (1, at["batch_size"])
+    return any(e.names <= set(at) and e.evaluate(at) in [pairs.evaluate(at) * b for b in per_pair] for e in others)
+
+# %% ../../nbs/cost/02_execution.ipynb #85c5e767
 def merge_attention(plan: Plan, found: dict[int, tuple]) -> Plan:
     "Each attention (`found`) as one operator"
     nodes, roles = plan.nodes, dict(plan.roles)
     for softmax, (before, after) in found.items():
-        members, share = [*before, softmax, *after], nodes[softmax]
+        members, product = [*before, softmax, *after], nodes[before[0]]
         inside = {t for i in members[:-1] for t, _ in nodes[i].writes}
-        kept = [nodes[i] for i in members if i not in before[1:] or not applies_mask(nodes[i], share.scores)]
-        scale = lambda flops: total(flops) * share.pairs / share.scores
+        kept = [nodes[i] for i in members if i not in before[1:] or not applies_mask(nodes[i], nodes[softmax])]
         last = members[-1]
         merged = replace(
-            share, op="attention", kind="attention",
+            nodes[softmax], op="attention", kind="attention",
             reads=tuple(r for n in kept for r in n.reads if r.tensor not in inside), writes=nodes[last].writes,
-            flops=scale(n.flops for n in kept), matmul_flops=scale(n.matmul_flops for n in kept)
+            flops=_unmasked(kept, product, nodes[softmax], "flops"),
+            matmul_flops=_unmasked(kept, product, nodes[softmax], "matmul_flops")
         )
         nodes = {i: merged if i == last else n for i, n in nodes.items() if i == last or i not in members}
         roles[last] = "attention"
     return replace(plan, nodes=nodes, roles=roles)
-
-
-def applies_mask(node: Node, scores: Formula) -> bool:
-    """Whether an operator before a softmax only adds or selects the mask.
-
-    One of its operands then has one value per pair, for all heads. scores: pairs of a head.
-    """
-    if base_name(node.op) not in ("add", "masked_fill", "where"):
-        return False
-    others = [r.elements for r in node.reads if r.elements != node.writes[0][1]]
-    at = {n: 840 + 7 * k for k, n in enumerate(sorted(node.writes[0][1].names | scores.names | {"batch_size"}))}
-    per_pair = (1, at["batch_size"])
-    return any(e.names <= set(at) and e.evaluate(at) in [scores.evaluate(at) * b for b in per_pair] for e in others)
 
 # %% ../../nbs/cost/02_execution.ipynb #2d262da6
 def wanted(graph: Graph) -> set[int]:
@@ -248,11 +291,6 @@ def same_rows(nodes) -> bool:
     "Whether the reductions among operators go over rows of one shape"
     return len({(n.reads[0].elements, n.extent) for n in nodes if n.kind in ("reduction", "softmax", "norm")}) < 2
 
-
-def _domain(n: Node) -> Formula:
-    "The elements that an operator goes over"
-    return n.reads[0].elements if n.kind == "reduction" and n.reads else n.writes[0][1]
-
 # %% ../../nbs/cost/02_execution.ipynb #08dc9979
 def in_order(plan: Plan, groups: list[list[int]]) -> list[list[int]]:
     "The kernels' operators so that each comes after those that make what it reads"
@@ -299,10 +337,8 @@ RANK = {"matmul": 4, "attention": 4, "softmax": 3, "norm": 3, "reduction": 2, "p
 def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKernel:
     "The kernel that runs some operators of a plan; `read`: who reads each tensor"
     graph, nodes = plan.graph, [plan.nodes[i] for i in group]
-    bytes_read = total(
-        distinct_elements(graph, t, reads) * graph.tensors[t].item for t, reads in outside(plan, nodes).items()
-    )
-    out = {}
+    needed, out = outside(plan, nodes), {}
+    bytes_read = total(distinct_elements(graph, t, reads) * graph.tensors[t].item for t, reads in needed.items())
     for n in nodes:
         for t, elements in n.writes:
             if not set(read.get(t, ())) <= set(group) or graph.tensors[t].kind != "activation" or t == graph.logits:
@@ -312,7 +348,7 @@ def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKe
                         Cost(total(n.flops for n in nodes), total(n.matmul_flops for n in nodes),
                              bytes_read + inside[0],
                              total(e * graph.tensors[t].item for t, e in out.items()) + inside[1]),
-                        tuple(group), inside[0] + inside[1])
+                        tuple(group), inside[0] + inside[1], tuple(needed), tuple(out))
 
 
 def title(plan: Plan, group: list[int]) -> str:
@@ -333,7 +369,8 @@ def device_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]
         repeat = {call: graph.repeat(call) for call in {n.call for n in graph.nodes}}
         return [
             DeviceKernel(
-                base_name(n.op), n.call, n.line, repeat[n.call], graph.cost(n), (i,), n.inside[0] + n.inside[1]
+                base_name(n.op), n.call, n.line, repeat[n.call], graph.cost(n), (i,), n.inside[0] + n.inside[1],
+                tuple(r.tensor for r in n.reads), tuple(t for t, _ in n.writes)
             )
             for i, n in enumerate(graph.nodes)
         ]
@@ -342,3 +379,12 @@ def device_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]
     plan = fold_copies(append_in_place(drop_unused(merge_attention(plan, found) if execution != "fused" else plan)))
     read = readers(plan.nodes)
     return [kernel(plan, group, read) for group in in_order(plan, fuse(plan))]
+
+# %% ../../nbs/cost/02_execution.ipynb #db38634d
+def unwritten(graph: Graph, kernels: list[DeviceKernel]) -> list[tuple[DeviceKernel, int]]:
+    "The kernels that read an activation which no kernel before them writes, with that tensor; none in a possible run"
+    written, found = {t for t, tensor in enumerate(graph.tensors) if tensor.kind != "activation"}, []
+    for k in kernels:
+        found += [(k, t) for t in k.reads if t not in written]
+        written |= set(k.writes)
+    return found

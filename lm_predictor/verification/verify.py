@@ -12,12 +12,13 @@ from ..records.database import Database
 from ..records.model import ModelRecord
 from ..records.source import SourceError, SourceState, find_class, locate, source_state
 from ..records.status import Check, PROOF, SOURCE
+from ..cost.execution import EXECUTIONS, device_kernels, unwritten
 from .compare import compare_case, compare_pairs, compare_weights
 from .counter import compare_counted
 from .expansion import by_itself, compare_classes, expansion, sheets_of
 
 # %% auto #0
-__all__ = ['source_diff', 'source_check', 'model_checks', 'class_checks', 'verify_model']
+__all__ = ['source_diff', 'source_check', 'executions_check', 'model_checks', 'class_checks', 'verify_model']
 
 # %% ../../nbs/verification/05_verify.ipynb #3a2fa74a
 def source_diff(analysis: Analysis) -> str:
@@ -76,6 +77,17 @@ def source_check(analysis: Analysis) -> Check:
         + (f"\n{diff}" if diff else "; every statement that the record knows is still there"),
     )
 
+# %% ../../nbs/verification/05_verify.ipynb #4c5081e1
+def executions_check(record: ModelRecord, case: str) -> Check:
+    "Whether in every execution of a case each kernel reads only what an earlier one wrote, or what the run was given"
+    graph, lost = record.graph(case), []
+    for execution in EXECUTIONS:
+        for kernel, tensor in unwritten(graph, device_kernels(graph, execution)):
+            line = graph.place(kernel.line)[1]
+            size = graph.tensors[tensor].elements
+            lost.append(f"{execution}: {kernel.operation} at line {line} reads {size} elements that no kernel wrote")
+    return Check("each kernel reads what is there, in every execution", not lost, "; ".join(lost), case)
+
 # %% ../../nbs/verification/05_verify.ipynb #376a9503
 def model_checks(record: ModelRecord, evidence, db: Database):
     "Every check of one model's record, cheapest first"
@@ -86,6 +98,7 @@ def model_checks(record: ModelRecord, evidence, db: Database):
     for case in record.cases:
         yield compare_case(record, case, evidence)
         yield from compare_pairs(record, case, evidence)
+        yield executions_check(record, case)
     yield compare_weights(record, evidence)
     for name, rows in evidence.counted:
         yield from compare_counted(record, rows, name)
