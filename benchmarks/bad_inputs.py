@@ -291,7 +291,8 @@ def device_file(r) -> Input:
 
 def broken_record(r, path: Path):
     "A stored record that is wrong in one way"
-    record = json.loads(path.read_text())
+    from lm_predictor.records.files import read_json
+    record = read_json(path)
     if r.random() < 0.4:
         return broken_text(r, json.dumps(record))
     key = r.choice(sorted(record))
@@ -305,8 +306,9 @@ def broken_record(r, path: Path):
 def record_file(r) -> Input:
     "A record of the user's own; whoever does not ask for it gets his answer"
     from lm_predictor.records.database import shipped_directory
+    from lm_predictor.records.files import model_paths
     name = "transformers.models.llama.modeling_llama.LlamaMLP.json"
-    model = r.choice(sorted(p.name for p in (shipped_directory() / "models").glob("llama-*.json")))
+    model = r.choice([p.name for p in model_paths(shipped_directory(), "llama-*")])
     place = r.choice((name, f"models/{model}"))
     command = r.choice((["module", "LlamaMLP"], ["expand", "LlamaForCausalLM"], ["analyze", "llama-2-7b"], ["db", "list"], ["inspect", "llama-2-7b"], ["module", "LlamaMLP", "--format", "json"]))
     return Input(command, "record file", {f"home/db/{place}": broken_record(r, shipped_directory() / place)}, refused=False)

@@ -1,4 +1,5 @@
 "Wrong input: one clear line on stderr, exit status 1, or 2 where the line is not understood; nothing on stdout, nothing written."
+import copy
 import importlib.util
 import json
 
@@ -6,6 +7,7 @@ import pytest
 
 from lm_predictor.app.cli.main import main
 from lm_predictor.records.database import shipped_directory
+from lm_predictor.records.files import model_path, model_paths, read_json
 
 CONFIGS = {
     "nojson.json": ("{nope", "is not JSON at line 1 column 2"), "list.json": ("[1]", "holds a JSON list"),
@@ -183,15 +185,15 @@ OWN = "gpt2-0000000a"  # the user's record of a kind of GPT-2 that does not ship
 
 def own_record(directory, make):
     "Records of that kind: that of the model with a fault, those of its classes"
-    data = json.loads(next((SHIPPED / "models").glob("gpt2-*.json")).read_text())
+    data = read_json(model_paths(SHIPPED, "gpt2-*")[0])
     classes = {call[1] for graph in data["cases"].values() for call in graph["calls"]}
     for name in classes:
         record = json.loads((SHIPPED / f"{name}.json").read_text())
         variant = next(v for v in (record, *record.get("variants", ())) if data["id"] in v["models"])
         put(directory / f"{name}.json", json.dumps({**{k: v for k, v in record.items() if k != "variants"}, **variant, "models": [OWN]}))
     data["id"], data["settings"]["scale_attn_weights"]["value"] = OWN, False
-    put(directory / "models" / f"{OWN}.json", make and make(data))
-    return directory / "models" / f"{OWN}.json"
+    put(model_path(directory, OWN), make and make(data))
+    return model_path(directory, OWN)
 
 
 @pytest.mark.parametrize("name", MODEL_FILES)
@@ -227,7 +229,7 @@ NONSENSE = {  # what is wrong with the record of a class -> what the line says
 
 def test_check_names_every_broken_file(capsys, monkeypatch, tmp_path):
     "`db check` goes on after a broken file, and says what is wrong with each; status 2"
-    data, model = json.loads((SHIPPED / f"{MLP}.json").read_text()), next((SHIPPED / "models").glob("gpt2-*.json"))
+    data, model = json.loads((SHIPPED / f"{MLP}.json").read_text()), read_json(model_paths(SHIPPED, "gpt2-*")[0])
     put(tmp_path / f"{MLP}.json", CLASS_FILES["symbol"][0](data))
     for i, name in enumerate(("truncated", "binary", "list")):
         put(tmp_path / f"torch.x.Broken{i}.json", CLASS_FILES[name][0](data))
@@ -235,16 +237,16 @@ def test_check_names_every_broken_file(capsys, monkeypatch, tmp_path):
         fresh = json.loads((SHIPPED / f"{MLP}.json").read_text()) | {"class_name": f"torch.x.{name}", "models": [], "variants": []}
         put(tmp_path / f"torch.x.{name}.json", json.dumps(make(fresh)))
     for i, name in enumerate(("line", "assumes", "directory")):
-        put(tmp_path / "models" / f"gpt2-0000000{i}.json", MODEL_FILES[name][0] and MODEL_FILES[name][0](json.loads(model.read_text())))
-    parameters = json.loads(model.read_text()) | {"id": "gpt2-00000009", "parameters": "-5"}
-    put(tmp_path / "models" / "gpt2-00000009.json", json.dumps(parameters))
+        put(model_path(tmp_path, f"gpt2-0000000{i}"), MODEL_FILES[name][0] and MODEL_FILES[name][0](copy.deepcopy(model)))
+    parameters = model | {"id": "gpt2-00000009", "parameters": "-5"}
+    put(model_path(tmp_path, "gpt2-00000009"), json.dumps(parameters))
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
     assert main(["db", "check"]) == 2
     out, err = capsys.readouterr()
     assert out.endswith(" class records: 14 broken\n") and all(line.startswith((str(tmp_path), "... and ")) for line in err.splitlines())
     for name, (_, reason) in NONSENSE.items():
         assert any(f"torch.x.{name}.json: " in line and reason in line for line in err.splitlines()), name
-    assert "gpt2-00000009.json: $.parameters: is -5" in err
+    assert "gpt2-00000009.json.gz: $.parameters: is -5" in err
 
 
 def test_shipped_files(capsys, monkeypatch, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from lm_predictor.records.database import Database
+from lm_predictor.records.files import model_id, model_paths
 from lm_predictor.obtain.find import find_record
 from lm_predictor.models.matching import outdated, stored_records
 
@@ -39,10 +40,10 @@ def contents(directory: Path) -> dict:
 
 def wait_for_records(directory: Path, count: int, process) -> list:
     until = time.monotonic() + 120
-    while len(list(directory.glob("models/[a-z]*.json"))) < count:
+    while len(model_paths(directory, "[a-z]*")) < count:
         assert process.poll() is None and time.monotonic() < until
         time.sleep(0.02)
-    return list(directory.glob("models/[a-z]*.json"))
+    return model_paths(directory, "[a-z]*")
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +94,8 @@ def test_records_of_a_build_fit(whole):
     linear, attention = db.get("torch.nn.modules.linear.Linear"), db.get("transformers.models.llama.modeling_llama.LlamaAttention")
     assert [len(v.models) for v in linear.variants] == [3] and [len(v.models) for v in attention.variants] == [1, 1]
     assert [p.name for p in attention.parameters][:3] == ["batch_size", "seq_len", "cache_len"]
-    for path in whole.glob("models/*.json"):
-        record = next(r for p, r in stored_records(path.stem.rpartition("-")[0], db) if p == path)
+    for path in model_paths(whole):
+        record = next(r for p, r in stored_records(model_id(path).rpartition("-")[0], db) if p == path)
         assert outdated(record, db) == "" and record.verification["status"] == "verified"
 
 

@@ -3,13 +3,14 @@ import pytest
 
 from lm_predictor import analyze
 from lm_predictor.records.database import read_json, shipped_directory
+from lm_predictor.records.files import model_id, model_paths
 from lm_predictor.cost.execution import EXECUTIONS, attentions, device_kernels, unwritten
 from lm_predictor.records.model import record_from_json
 
-PATHS = sorted((shipped_directory() / "models").glob("*.json"))
+PATHS = model_paths(shipped_directory())
 
 
-@pytest.mark.parametrize("path", PATHS, ids=[p.stem for p in PATHS])
+@pytest.mark.parametrize("path", PATHS, ids=map(model_id, PATHS))
 def test_every_record(path):
     record = record_from_json(read_json(path))
     for case in ("prefill", "decode", "decode_past"):

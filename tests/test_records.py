@@ -5,6 +5,7 @@ import random
 import pytest
 
 from lm_predictor.records.database import Database, shipped_directory
+from lm_predictor.records.files import model_paths, read_json
 from lm_predictor.cost.expand import cost_of, expand
 from lm_predictor.records.cases import CaseError
 from lm_predictor.records.model import record_from_json
@@ -16,7 +17,7 @@ from lm_predictor.verification.numbers import Sheet, samples
 from lm_predictor.verification.expansion import compare_classes, expansion
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
-RECORDS = sorted((shipped_directory() / "models").glob("*.json"))
+RECORDS = model_paths(shipped_directory())
 
 
 @pytest.mark.parametrize("subject", subjects(DB), ids=lambda s: s.record.id)
@@ -41,7 +42,7 @@ def test_every_file_round_trips():
 
 
 def test_every_preset_has_its_record():
-    records = [record_from_json(json.loads(p.read_text())) for p in RECORDS]
+    records = [record_from_json(read_json(p)) for p in RECORDS]
     for name, preset in presets().items():
         if preset["config"]["model_type"] not in {r.model_type for r in records}:
             continue  # test_presets.py counts its weights
@@ -59,7 +60,7 @@ def test_analyze_says_first_what_is_not_verified(tmp_path):
             names[2]: {}}
     db = Database(overlay=tmp_path / "mine", shipped=tmp_path)
     (tmp_path / "models").mkdir()
-    for path in [*(shipped_directory() / "models").glob("llama-*.json"), *shipped_directory().glob("*.json")]:
+    for path in [*model_paths(shipped_directory(), "llama-*"), *shipped_directory().glob("*.json")]:
         (tmp_path / path.relative_to(shipped_directory())).symlink_to(path)
     assert not analyze("meta-llama/Llama-2-7b-hf", db).doubts
     for name, data in rows.items():
@@ -79,10 +80,10 @@ def test_a_class_that_moved_by_one_line_is_unchanged_for_everyone(tmp_path):
     from lm_predictor.obtain.find import find
     from lm_predictor.records.status import untrusted
     from lm_predictor.verification.verify import source_check
-    path = next((shipped_directory() / "models").glob("gpt2-*.json"))
+    [path] = model_paths(shipped_directory(), "gpt2-*")
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / path.name).write_bytes(path.read_bytes())
-    record, moved = record_from_json(json.loads(path.read_text())), 0
+    record, moved = record_from_json(read_json(path)), 0
     for name in {c.class_name for c in record.graph("decode").calls}:
         data = json.loads((shipped_directory() / f"{name}.json").read_text())
         for line in ("line_start", "line_end"):
@@ -100,12 +101,12 @@ def test_a_class_that_moved_by_one_line_is_unchanged_for_everyone(tmp_path):
 def test_every_shipped_record_is_verified():
     from lm_predictor.records.status import untrusted
     for path in RECORDS:
-        assert untrusted(record_from_json(json.loads(path.read_text())), DB) == [], path.stem
+        assert untrusted(record_from_json(read_json(path)), DB) == [], path.name
 
 
 def test_reading_a_case_changes_nothing():
     "A case is read from its JSON when it is asked for, once; the record and what it was read from stay as they were"
-    data = json.loads(RECORDS[0].read_text())
+    data = read_json(RECORDS[0])
     record, before = record_from_json(data), json.dumps(data)
     case = next(iter(record.cases))
     assert record.graph(case) is record.graph(case) is record.cases[case] and json.dumps(data) == before

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from lm_predictor.app.cli.main import main
 from lm_predictor.records.database import shipped_directory
-from lm_predictor.records.files import PATIENCE
+from lm_predictor.records.files import PATIENCE, model_id, model_paths, read_json, write_json
 
 SHIPPED = shipped_directory()
 CONFIG = {"model_type": "olmo2", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -47,8 +47,8 @@ def said(capsys, *argv, status=0) -> str:
 
 
 def unverify(directory) -> None:
-    for path in [*directory.glob("*.json"), *directory.glob("models/*.json")]:
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"verification": {"status": "unverified"}}))
+    for path in [*directory.glob("*.json"), *model_paths(directory)]:
+        write_json(path, read_json(path) | {"verification": {"status": "unverified"}})
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt2"])
@@ -64,10 +64,10 @@ def test_ones_own_copy_of_a_shipped_model_changes_nothing(capsys, monkeypatch, t
     "The same model from the same source, of which nothing was verified"
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
     before = [said(capsys, *command.split()) for command in ("analyze gpt2", "module GPT2MLP", "expand GPT2MLP --model gpt2")]
-    [path] = (SHIPPED / "models").glob("gpt2-*.json")
+    [path] = model_paths(SHIPPED, "gpt2-*")
     (tmp_path / "db" / "models").mkdir(parents=True)
     shutil.copy(path, tmp_path / "db" / "models")
-    for name in {call[1] for graph in json.loads(path.read_text())["cases"].values() for call in graph["calls"]}:
+    for name in {call[1] for graph in read_json(path)["cases"].values() for call in graph["calls"]}:
         shutil.copy(SHIPPED / f"{name}.json", tmp_path / "db")
     unverify(tmp_path / "db")
     assert [said(capsys, *command.split()) for command in ("analyze gpt2", "module GPT2MLP", "expand GPT2MLP --model gpt2")] == before
@@ -94,23 +94,23 @@ def test_ones_own_doubts_are_ones_own(user, capsys):
 
 def test_verify_does_not_rewrite_what_ships(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
-    [path] = (SHIPPED / "models").glob("gpt2-*.json")
-    files = [path, *(SHIPPED / f"{c[1]}.json" for c in json.loads(path.read_text())["cases"]["decode"]["calls"])]
+    [path] = model_paths(SHIPPED, "gpt2-*")
+    files = [path, *(SHIPPED / f"{c[1]}.json" for c in read_json(path)["cases"]["decode"]["calls"])]
     state = lambda: [(p.stat().st_mtime_ns, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files]
     before = state()
     monkeypatch.setattr("lm_predictor.verification.prove.packages", lambda: {"torch": "9.9"})  # so that the outcome is another one
     out = said(capsys, "verify", "transformers.models.gpt2.modeling_gpt2.GPT2MLP")
-    assert "what ships is not rewritten" in out and state() == before and not list(tmp_path.rglob("*.json"))
+    assert "what ships is not rewritten" in out and state() == before and not list(tmp_path.rglob("*.json*"))
 
 
 def records(directory) -> set:
-    return {str(p.relative_to(directory)) for p in directory.rglob("*.json")}
+    return {str(p.relative_to(directory)) for p in directory.rglob("*.json*")}
 
 
 def test_rm(user, capsys):
     "A typo is named, a dry run changes nothing, a model takes the variants of its classes along, what ships stays"
     db = user / "db"
-    [model], before = (p.stem for p in (db / "models").glob("*.json")), records(db)
+    [model], before = map(model_id, model_paths(db)), records(db)
     capsys.readouterr()
     assert main(["db", "rm", "Olmo2MLQ"]) == 1
     near = "lm-predictor: 'Olmo2MLQ' is none of your own records; near: transformers.models.olmo2.modeling_olmo2.Olmo2MLP"
@@ -145,7 +145,7 @@ def test_a_class_that_executes_nothing_is_not_stored(capsys, monkeypatch, tmp_pa
     out, err = capsys.readouterr()
     assert out == "" and err == ("lm-predictor: torch.nn.modules.container.Sequential executes no operator by itself, "
                                  "so there is no cost to record; trace a model that uses it\n")
-    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.rglob("*.json*"))
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fdinfo"), reason="no directory here refuses every file as not found")

@@ -15,7 +15,7 @@ from ..formula.language import split_references
 from ..formula.tree import FormulaError
 from ..records.analysis import Analysis, Cost, Kernel, SchemaError, Variant, check_schema
 from ..records.database import Database, read_analysis
-from ..records.files import DatabaseError, read_json
+from ..records.files import DatabaseError, model_id, model_path, model_paths, read_json
 from ..records.graph import Graph
 from ..records.model import ModelRecord, check_record
 from ..verification.numbers import BYTES, config_sizes, hold, workload_sizes
@@ -92,7 +92,7 @@ def _unreachable(analysis: Analysis, db: Database, reached: set) -> list[str]:
 def _executes(name: str, model: str, db: Database) -> bool:
     "Whether a class executes an operator or calls a module in a model, by the model's record"
     home = db.home(model)
-    cases = read_json(home / "models" / f"{model}.json")["cases"].values() if home else ()
+    cases = read_json(model_path(home, model))["cases"].values() if home else ()
     for case in cases:
         own = {i for i, call in enumerate(case["calls"]) if call[1] == name}
         if any(n["call"] in own for n in case["nodes"]) or any(call[2] in own for call in case["calls"]):
@@ -193,7 +193,7 @@ def model_faults(path: Path, db: Database) -> list[str]:
     except (DatabaseError, ValueError) as e:
         return [" ".join(str(e).split())]
     found = []
-    if record.id != path.stem:
+    if record.id != model_id(path):
         found.append(f"$.id: is {record.id}, not the id of the file name")
     for name in dict.fromkeys(c.class_name for case in record.cases for c in record.graph(case).calls):
         file = db.path(name, model=record.id)
@@ -209,7 +209,7 @@ def model_faults(path: Path, db: Database) -> list[str]:
 def record_files(db: Database) -> tuple[list[Path], list[Path]]:
     "The files of models and those of classes, the user's own first"
     places = [d for d in dict.fromkeys((db.overlay, db.shipped)) if d.is_dir()]
-    models = [p for d in places for p in sorted((d / "models").glob("*.json"))]
+    models = [p for d in places for p in model_paths(d)]
     folders = [*places, db.agent_directory]
     return models, [p for d in folders for p in sorted(d.glob("*.json")) if "." in p.stem]
 

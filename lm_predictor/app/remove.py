@@ -13,7 +13,7 @@ from .faults import class_faults, model_faults
 from ..models.matching import outdated
 from ..obtain.store import withdraw
 from ..records.database import Database, read_analysis
-from ..records.files import DatabaseError, locked, read_json
+from ..records.files import DatabaseError, locked, model_id, model_path, model_paths, read_json
 from ..records.model import record_from_json
 from ..records.source import SourceState, source_state
 
@@ -34,7 +34,7 @@ def own_records(db: Database) -> list[Removal]:
     "Every record of the user's own: of models, of classes, of the agent"
     if db.overlay == db.shipped:
         raise DatabaseError(f"{db.overlay} holds the records that ship; only your own can be removed")
-    found = [Removal(p.stem, "model", (p,)) for p in sorted((db.overlay / "models").glob("*.json"))]
+    found = [Removal(model_id(p), "model", (p,)) for p in model_paths(db.overlay)]
     found += [Removal(p.stem, "class", (p,)) for p in sorted(db.overlay.glob("*.json")) if _is_record(p)]
     agents = sorted({p.name.rpartition(".")[0] for end in ("json", "md", "jsonl")
                      for p in db.agent_directory.glob(f"[!.]*.{end}")})
@@ -73,7 +73,7 @@ def removals(names: list[str], db: Database) -> list[Removal]:
             known = {n: r.name for r in own for n in (r.name, r.name.rpartition(".")[2])}
             near = [known[n] for n in difflib.get_close_matches(name, known, n=3)]
             hint = f"; near: {', '.join(dict.fromkeys(near))}" if near else "; `lm-predictor db` lists them"
-            ships = any((db.shipped / p).exists() for p in (f"{name}.json", f"models/{name}.json"))
+            ships = any((db.shipped / p).exists() for p in (f"{name}.json", model_path(Path(), name)))
             why = "ships with the package and stays" if ships else "is none of your own records"
             raise DatabaseError(f"{name!r} {why}{hint}")
         found |= dict.fromkeys(meant)

@@ -9,6 +9,7 @@ import difflib
 import re
 from dataclasses import replace
 
+from ..records.files import model_id, model_paths
 from .attributes import flat
 from .settings import bookkeeping, config_value, essence, setting
 from .validation import ModelError, check_numbers
@@ -179,9 +180,9 @@ def left_to_class(record: ModelRecord, config: dict) -> dict[str, int]:
 def stored_records(model_type: str, db: Database):
     "The stored records of a model type, those that ship first; of each the one in its home"
     for directory in dict.fromkeys((db.shipped, db.overlay)):
-        for path in sorted((directory / "models").glob(f"{model_type}-*.json")):
-            own = re.fullmatch(r"[0-9a-f]{8}", path.stem[len(model_type) + 1:])  # xlm- is not xlm-roberta-
-            if own and db.home(path.stem) == directory:
+        for path in model_paths(directory, f"{model_type}-*"):
+            own = re.fullmatch(r"[0-9a-f]{8}", model_id(path)[len(model_type) + 1:])  # xlm- is not xlm-roberta-
+            if own and db.home(model_id(path)) == directory:
                 yield path, record_from_json(read_json(path), str(path))
 
 # %% ../../nbs/models/06_matching.ipynb #8a3de86c

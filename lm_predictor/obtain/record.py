@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+from ..records.files import model_path
 from ..models.attributes import flat
 from ..models.hub import quiet
 from ..models.loading import full_config
@@ -141,7 +142,7 @@ def verification(
     "What a fresh record was checked against; where the same record is stored already, what was verified of it"
     from lm_predictor.verification.counter import COUNTER
     from lm_predictor.verification.expansion import expansion
-    stored = next((p for d in (db.overlay, db.shipped) if (p := d / "models" / f"{record.id}.json").is_file()), None)
+    stored = next((p for d in (db.overlay, db.shipped) if (p := model_path(d, record.id)).is_file()), None)
     before = record_from_json(read_json(stored), str(stored)) if stored else None
     if before and before.verification:
         again = replace(record, verification=before.verification)

@@ -15,7 +15,7 @@ from ..records.analysis import (
     Analysis, analysis_from_json, analysis_to_json, check_schema, name_record)
 from ..records.database import (
     Database, canonical_variants, merged, models_of, proof_of_all, read_analysis)
-from ..records.files import DatabaseError, locked, read_json, write_json
+from ..records.files import DatabaseError, locked, model_path, read_json, write_json
 from ..records.model import ModelRecord, record_to_json
 
 # %% auto #0
@@ -67,7 +67,7 @@ def _all_of(analysis: Analysis, proof_of) -> dict:
 # %% ../../nbs/obtain/02_store.ipynb #3f36590d
 def store(record: dict, classes: dict, directory: Path) -> None:
     "Merge a model record and its class analyses (JSON) into a directory, in any order with the same result"
-    path = directory / "models" / f"{record['id']}.json"
+    path = model_path(directory, record["id"])
     with locked(directory):
         before = read_json(path) if path.is_file() else {}
         _keep_given(record, before)
@@ -86,7 +86,7 @@ def store(record: dict, classes: dict, directory: Path) -> None:
             analysis = merged(old, analysis_from_json(data, name))
             # else what was verified of it holds
             if not same or replace(analysis, verification=old.verification) != old:
-                of = lambda m: proof if m == record["id"] else _proof(directory / "models" / f"{m}.json")
+                of = lambda m: proof if m == record["id"] else _proof(model_path(directory, m))
                 write_json(file, analysis_to_json(replace(analysis, verification=_all_of(analysis, of))))
         write_json(path, {**record, "verification": proof})
 
@@ -127,4 +127,4 @@ def withdraw(ids: set[str], directory: Path) -> None:
                 with contextlib.suppress(DatabaseError):  # a broken file has no variants
                     _without(path, ids)
         for model in ids:
-            (directory / "models" / f"{model}.json").unlink(missing_ok=True)
+            model_path(directory, model).unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..formula.tree import FormulaError
 from .analysis import (
     _WORKLOAD, Analysis, SchemaError, Variant, analysis_from_json, analysis_to_json, name_record)
-from .files import DatabaseError, dumps, read_json, write_json
+from .files import DatabaseError, dumps, model_path, read_json, write_json
 from .source import SourceState, remedy, source_state
 
 # %% auto #0
@@ -221,7 +221,7 @@ class Database:
 
     def home(self, model: str) -> Path | None:
         "The directory that a model's record and its classes come from, given the record's id; None without a record"
-        return self._home(f"models/{model}.json", _model_changed) if model else None
+        return self._home(str(model_path(Path(), model)), _model_changed) if model else None
 
     def path(self, class_name: str, by: str = "", model: str = "") -> Path | None:
         """The file of a class in a model, given the id of its record, or by itself; None when there is none.

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
+import io
 import json
 import os
 import re
 import stat
 import tempfile
+import zlib
 from pathlib import Path
 
 # %% auto #0
 __all__ = ['MOST', 'PATIENCE', 'dumps', 'check_regular', 'read_text', 'write_bytes', 'write_text', 'write_json', 'DatabaseError',
-           'read_json', 'check_writable', 'sweep', 'held', 'locked']
+           'read_json', 'check_writable', 'sweep', 'held', 'locked', 'model_path', 'model_paths', 'model_id']
 
 # %% ../../nbs/records/04_files.ipynb #e677aba3
 def dumps(data: object) -> str:
@@ -49,12 +52,18 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, what, str(path))
 
 
-def read_text(path: Path, encoding: str = "utf-8") -> str:
-    "The text of a regular file of at most 64 MiB; raises OSError, which says what is there, or UnicodeDecodeError"
+def _opened(path: Path):
+    "A regular file of at most 64 MiB, open to be read; raises OSError, which says what is there"
     check_regular(path)
     if (size := os.stat(path).st_size) > MOST:
         raise OSError(errno.EFBIG, f"has {size:,} bytes, more than the {MOST:,} that are read", str(path))
-    return Path(path).read_text(encoding=encoding)
+    return open(path, "rb")
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    "The text of a regular file of at most 64 MiB; raises OSError, which says what is there, or UnicodeDecodeError"
+    with _opened(path) as f, io.TextIOWrapper(f, encoding=encoding) as text:
+        return text.read()
 
 # %% ../../nbs/records/04_files.ipynb #00e66f2f
 def write_bytes(path: Path, data: bytes) -> None:
@@ -90,8 +99,27 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: object) -> None:
-    "Write JSON atomically, as the database writes it"
-    write_text(path, dumps(data))
+    "Write JSON atomically, as the database writes it: a path that ends in .gz compressed, without spaces"
+    if Path(path).suffix == ".gz":
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+        write_bytes(path, gzip.compress(text.encode(), mtime=0))
+    else:
+        write_text(path, dumps(data))
+
+# %% ../../nbs/records/04_files.ipynb #c0ffee32
+def _unpacked(path: Path) -> str:
+    "The text of a file, packed by gzip or not; raises what read_text raises, and zlib.error for a broken one"
+    with _opened(path) as f:
+        data = f.read()
+    if data[:2] != b"\x1f\x8b":
+        return data.decode()
+    reader = zlib.decompressobj(wbits=31)  # gzip
+    data = reader.decompress(data, MOST + 1)
+    if len(data) > MOST:
+        raise OSError(errno.EFBIG, f"unpacks to more than the {MOST:,} bytes that are read", str(path))
+    if not reader.eof:
+        raise zlib.error("it ends early")
+    return data.decode()
 
 # %% ../../nbs/records/04_files.ipynb #b4660e23
 class DatabaseError(LookupError):
@@ -99,9 +127,11 @@ class DatabaseError(LookupError):
 
 
 def read_json(path: Path) -> object:
-    "Parsed JSON of a file; raises DatabaseError naming file, line and reason"
+    "Parsed JSON of a file, which may be compressed (.gz); raises DatabaseError naming file, line and reason"
     try:
-        return json.loads(read_text(path))
+        return json.loads(_unpacked(path))
+    except zlib.error:
+        raise DatabaseError(f"{path} is no whole gzip file; restore or delete it") from None
     except json.JSONDecodeError as e:
         raise DatabaseError(
             f"{path} is not valid JSON (line {e.lineno}, column {e.colno}: {e.msg}); restore or delete it"
@@ -185,3 +215,21 @@ def locked(directory: Path):
             pass
         sweep(directory)
         yield
+
+# %% ../../nbs/records/04_files.ipynb #c0ffee35
+_PACKED = ".json.gz"
+
+
+def model_path(directory: Path, record: str) -> Path:
+    "The file of a model's record (by id) in a database's directory"
+    return directory / "models" / f"{record}{_PACKED}"
+
+
+def model_paths(directory: Path, pattern: str = "*") -> list[Path]:
+    "The files of the model records in a database's directory whose ids match a pattern, sorted by id"
+    return sorted((directory / "models").glob(f"{pattern}{_PACKED}"), key=model_id)
+
+
+def model_id(path: Path) -> str:
+    "The id of the model record in a file"
+    return path.name.removesuffix(_PACKED)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..records.database import (
     Database, DatabaseError, doubted, models_of, read_analysis, shipped_directory)
-from ..records.files import read_json, read_text, write_json
+from ..records.files import model_id, model_path, model_paths, read_json, read_text, write_json
 from ..records.model import ModelRecord, RecordError, record_from_json
 from ..formula.tree import FormulaError
 from ..models.matching import fits, symbol_values
@@ -66,10 +66,11 @@ def subjects(db: Database, model_type: str = "") -> list[Subject]:
     "Every stored model record (of one type, if given), those that ship first, each with its configs"
     found, known = {}, list(presets().items())
     for directory in dict.fromkeys((db.shipped, db.overlay)):
-        for path in sorted((directory / "models").glob("*.json")):
-            asked = not model_type or path.stem.rpartition("-")[0] == model_type
-            if asked and db.home(path.stem) == directory:
-                found[path.stem] = path, record_from_json(read_json(path), str(path))
+        for path in model_paths(directory, f"{model_type or '*'}-*"):
+            name = model_id(path)
+            asked = not model_type or name.rpartition("-")[0] == model_type
+            if asked and db.home(name) == directory:
+                found[name] = path, record_from_json(read_json(path), str(path))
     taken: dict[str, list] = {}
     for name, preset in known:
         config = preset["config"]
@@ -85,7 +86,7 @@ def subjects(db: Database, model_type: str = "") -> list[Subject]:
 @dataclass
 class Outcome:
     "The checks of one model's record, and of each class in it"
-    record_id: str
+    model_id: str
     checks: list[Check]
     classes: dict[str, list[Check]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -99,7 +100,7 @@ def joined(outcomes: list[Outcome]) -> Outcome:
     if wrong:  # a class agrees with a record that is wrong for one of its checkpoints
         bad = Check(PROOF, False, wrong[0].name)
         classes = {name: [bad if c.what == bad.what else c for c in rows] for name, rows in classes.items()}
-    return Outcome(outcomes[0].record_id, checks, classes, sum(o.seconds for o in outcomes))
+    return Outcome(outcomes[0].model_id, checks, classes, sum(o.seconds for o in outcomes))
 
 # %% ../../nbs/verification/06_prove.ipynb #1a7a93d0
 @quiet()
@@ -140,13 +141,13 @@ def fingerprint(db: Database) -> str:
     for path in sorted((package_root("lm_predictor") / "lm_predictor").rglob("*.py")):
         digest.update(path.read_bytes())
     for directory in dict.fromkeys((db.overlay, db.shipped)):
-        folders = directory, directory / "models", directory / "agent"
-        for path in sorted(p for folder in folders for p in folder.glob("*.json")):
+        classes = (p for folder in (directory, directory / "agent") for p in sorted(folder.glob("*.json")))
+        for path in (*classes, *model_paths(directory)):
             try:
                 text = json.dumps(
-                    {k: v for k, v in json.loads(read_text(path)).items() if k not in ("verification", "naming")}
+                    {k: v for k, v in read_json(path).items() if k not in ("verification", "naming")}
                 )
-            except (ValueError, AttributeError, OSError):  # a broken file, which counts as it is
+            except (DatabaseError, AttributeError):  # a broken file, which counts as it is
                 text = f"{path.stat().st_size} {path.stat().st_mtime_ns}"
             digest.update(f"{path.name} {text}".encode())
     return digest.hexdigest()
@@ -168,7 +169,7 @@ class Kept:
     def get(self, task: tuple) -> Outcome | None:
         try:
             data = read_json(self._path(task))
-            return Outcome(data["record_id"], [Check(**c) for c in data["checks"]],
+            return Outcome(data["model_id"], [Check(**c) for c in data["checks"]],
                            {n: [Check(**c) for c in rows] for n, rows in data["classes"].items()}, data["seconds"])
         except (LookupError, ValueError, OSError, TypeError):
             return None
@@ -227,10 +228,10 @@ def proofs(
     for task, outcome in itertools.chain(known, _results([task for task, outcome in before if not outcome], jobs)):
         if kept is not None:
             kept.put(task, outcome)
-        parts.setdefault(outcome.record_id, {})[places[task[0]].index(task[3])] = outcome
-        left[outcome.record_id] -= 1
-        if not left[outcome.record_id]:
-            yield joined([found for _, found in sorted(parts.pop(outcome.record_id).items())])
+        parts.setdefault(outcome.model_id, {})[places[task[0]].index(task[3])] = outcome
+        left[outcome.model_id] -= 1
+        if not left[outcome.model_id]:
+            yield joined([found for _, found in sorted(parts.pop(outcome.model_id).items())])
 
 # %% ../../nbs/verification/06_prove.ipynb #3a27d6de
 def class_checks_of(
@@ -292,7 +293,7 @@ def _status(model: str, db: Database) -> str:
     "What the record of a model says of itself; empty without a record"
     home = db.home(model)
     try:
-        return read_json(home / "models" / f"{model}.json")["verification"]["status"] if home else ""
+        return read_json(model_path(home, model))["verification"]["status"] if home else ""
     except (DatabaseError, KeyError, TypeError):
         return ""
 
@@ -334,7 +335,7 @@ def conclusions(models: dict, classes: dict, db: Database):
     looked at; where none was, or where no model's record is concluded, in all of its models.
     """
     for model, checks in models.items():
-        path = db.home(model) / "models" / f"{model}.json"
+        path = model_path(db.home(model), model)
         verification = verdict(checks, packages(), read_json(path).get("verification", {}))
         yield model, checks, verification, store_verification(path, verification, db)
     for name, found in classes.items():

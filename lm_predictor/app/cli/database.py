@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from ...records.files import model_id, model_paths
 from .options import Command, Parser, UsageError, count
 from .terminal import Progress, print_lines, print_table
 from ..faults import all_faults, record_files
@@ -66,7 +67,7 @@ def record_row(path: Path, data: dict, place: str) -> list[str]:
     "The row of a model's record"
     proof, classes = data.get("verification", {}), {c[1] for case in data["cases"].values() for c in case["calls"]}
     return [
-        path.stem, data["class_name"].rsplit(".", 1)[-1], f"{len(classes)}", f"{len(data['cases'])}",
+        model_id(path), data["class_name"].rsplit(".", 1)[-1], f"{len(classes)}", f"{len(data['cases'])}",
         proof.get("status", "unverified"), proof.get("date", ""), place
     ]
 
@@ -86,7 +87,7 @@ def record_rows(db, folder: str, row_of) -> list[list[str]]:
     rows = []
     for directory in dict.fromkeys((db.overlay, db.shipped)):
         place = "shipped" if directory == db.shipped else "yours"
-        paths = sorted((directory / folder).glob("*.json")) if directory.is_dir() else []
+        paths = model_paths(directory) if folder else sorted(directory.glob("*.json"))
         if directory == db.overlay and not folder:  # of a class that only the agent has analyzed
             paths += [p for p in db.agent_directory.glob("*.json") if p == db.path(p.stem)]
         for path in paths:
@@ -96,7 +97,7 @@ def record_rows(db, folder: str, row_of) -> list[list[str]]:
                 rows.append(row_of(path, read_json(path), place))
             except (LookupError, ValueError, TypeError, AttributeError) as e:
                 why = e if isinstance(e, DatabaseError) else "see `lm-predictor db check`"
-                rows.append([path.stem, "", "", "", f"BROKEN: {why}", "", place])
+                rows.append([model_id(path).removesuffix(".json"), "", "", "", f"BROKEN: {why}", "", place])
     return rows
 
 

@@ -18,7 +18,7 @@ from ...models.validation import check_numbers
 from ...obtain.find import find_record, trace_config
 from ...obtain.store import store_class
 from ...records.database import Database
-from ...records.files import check_writable
+from ...records.files import check_writable, model_path
 from ...verification.prove import Kept, Subject, conclusions, proofs, prove_class, subjects
 
 # %% auto #0
@@ -111,8 +111,7 @@ def subject_of(target: str, db, trust_remote_code: bool = False) -> Subject:
     "The record of one model and the config to build it from"
     name, config = load_config(target, trust_remote_code)
     record = find_record(config, db)
-    path = db.home(record.id) / "models" / f"{record.id}.json"
-    return Subject(path, record, ((name, config),))
+    return Subject(model_path(db.home(record.id), record.id), record, ((name, config),))
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #2f5c82bb
 def by_agent(name: str, db) -> bool:
