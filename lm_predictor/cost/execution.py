@@ -16,10 +16,10 @@ from ..records.analysis import ZERO, Cost
 __all__ = ['EXECUTIONS', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers', 'readers', 'attentions', 'planned',
            'columns', 'applies_mask', 'merge_attention', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies',
            'ancestors', 'interrupted', 'fuse', 'same_rows', 'in_order', 'outside', 'distinct_elements', 'kernel',
-           'title', 'device_kernels', 'unwritten']
+           'title', 'plan_of', 'kernels_of', 'source_kernels', 'unwritten']
 
 # %% ../../nbs/cost/02_execution.ipynb #8a16ae02
-EXECUTIONS = ("eager", "fused", "flash", "kernels")
+EXECUTIONS = ("eager", "fused", "flash", "kernels", "engine")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,10 @@ class Plan:
     roles: dict[int, str] = field(default_factory=dict)  # operator -> what it is in attention
     # cache -> reads of what it held before it was appended to
     held: dict[int, tuple[Read, ...]] = field(default_factory=dict)
+    groups: tuple[tuple[int, ...], ...] = ()  # the operators of each kernel, once that is decided
+    # first operator of a kernel, at which it stands -> how often it runs, where its main operator does not say
+    times: dict[int, Formula] = field(default_factory=dict)
+    carried: frozenset[int] = frozenset()  # tensors that the next pass through a loop reads
 
 
 def makers(nodes: dict[int, Node]) -> dict[int, list[int]]:
@@ -341,10 +345,12 @@ def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKe
     bytes_read = total(distinct_elements(graph, t, reads) * graph.tensors[t].item for t, reads in needed.items())
     for n in nodes:
         for t, elements in n.writes:
-            if not set(read.get(t, ())) <= set(group) or graph.tensors[t].kind != "activation" or t == graph.logits:
+            kept = graph.tensors[t].kind != "activation" or t == graph.logits or t in plan.carried
+            if kept or not set(read.get(t, ())) <= set(group):
                 out.setdefault(t, elements)  # the first write of a new tensor is the whole of it
-    main, inside = max(nodes, key=lambda n: RANK.get(n.kind, 0)), [total(n.inside[i] for n in nodes) for i in (0, 1)]
-    return DeviceKernel(title(plan, group), main.call, main.line, graph.repeat(main.call),
+    times, inside = plan.times.get(group[0]), [total(n.inside[i] for n in nodes) for i in (0, 1)]
+    main = nodes[0] if times else max(nodes, key=lambda n: RANK.get(n.kind, 0))
+    return DeviceKernel(title(plan, group), main.call, main.line, times or graph.repeat(main.call),
                         Cost(total(n.flops for n in nodes), total(n.matmul_flops for n in nodes),
                              bytes_read + inside[0],
                              total(e * graph.tensors[t].item for t, e in out.items()) + inside[1]),
@@ -361,10 +367,21 @@ def title(plan: Plan, group: list[int]) -> str:
     return f"{role}: {text}" if role and role != text else text
 
 # %% ../../nbs/cost/02_execution.ipynb #4b58060b
-def device_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]:
-    "The kernels that a device launches for one forward, in order"
-    if execution not in EXECUTIONS:
-        raise ValueError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
+def plan_of(graph: Graph, execution: str) -> Plan:
+    "What a device runs of a graph in `fused` or in `flash`, before it is put into kernels"
+    found = attentions(graph)
+    plan = planned(graph, found)
+    return fold_copies(append_in_place(drop_unused(plan if execution == "fused" else merge_attention(plan, found))))
+
+
+def kernels_of(plan: Plan) -> list[DeviceKernel]:
+    "The kernels of a plan, in order"
+    read = readers(plan.nodes)
+    return [kernel(plan, group, read) for group in in_order(plan, plan.groups or fuse(plan))]
+
+
+def source_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]:
+    "The kernels of the operators that the source has, in order, in an execution other than `engine`"
     if execution == "eager":
         repeat = {call: graph.repeat(call) for call in {n.call for n in graph.nodes}}
         return [
@@ -374,11 +391,7 @@ def device_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]
             )
             for i, n in enumerate(graph.nodes)
         ]
-    found = attentions(graph)
-    plan = planned(graph, found)
-    plan = fold_copies(append_in_place(drop_unused(merge_attention(plan, found) if execution != "fused" else plan)))
-    read = readers(plan.nodes)
-    return [kernel(plan, group, read) for group in in_order(plan, fuse(plan))]
+    return kernels_of(plan_of(graph, execution))
 
 # %% ../../nbs/cost/02_execution.ipynb #db38634d
 def unwritten(graph: Graph, kernels: list[DeviceKernel]) -> list[tuple[DeviceKernel, int]]:

@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
-from ..cost.execution import EXECUTIONS, attentions, device_kernels
+from ..cost.execution import EXECUTIONS, attentions
+from ..cost.rewrites.engine import applied_rewrites, check_rewrites, device_kernels
+from ..cost.rewrites.rule import replaced_lines
 from ..cost.operators import CONVENTION
 from ..cost.workload import PROMPT, Workload, active_experts, whole
 from ..formula.tree import FormulaError
@@ -23,7 +25,7 @@ from .hardware import Hardware, compute_dtype, load_hardware
 from .roofline import kernel_time
 
 # %% auto #0
-__all__ = ['KernelRow', 'Totals', 'LayerRow', 'Run', 'ModelCost']
+__all__ = ['KernelRow', 'Totals', 'LayerRow', 'RewriteRow', 'Run', 'ModelCost']
 
 # %% ../../nbs/timing/02_prediction.ipynb #63cea493
 @dataclass(frozen=True)
@@ -95,11 +97,37 @@ def _sorted_tree(rows: list[LayerRow]) -> list[LayerRow]:
     parts.sort(key=lambda part: -part[0].share)
     return [row for part in parts for row in (part[0], *_sorted_tree(part[1:]))]
 
+# %% ../../nbs/timing/02_prediction.ipynb #a2f8e028
+@dataclass(frozen=True)
+class RewriteRow:
+    "What a rewrite of `engine` did to a model"
+    name: str
+    why: str      # one sentence: why the numbers stay the same
+    engine: str   # who does it
+    lines: tuple[str, ...]  # the statements whose operators it replaced, as file:line
+
+
+def _rewrite_rows(graph, applied) -> tuple[RewriteRow, ...]:
+    lines = lambda a: replaced_lines(graph, [i for group in a.replaced for i in group])
+    return tuple(RewriteRow(a.rewrite.name, a.rewrite.why, a.rewrite.source, lines(a)) for a in applied)
+
+
+def _left_out(execution: str, without) -> tuple[str, ...]:
+    "The rewrites to leave out, in order; raises ModelError where there is no such rewrite, or the execution has none"
+    try:
+        without = check_rewrites(without)
+    except ValueError as e:
+        raise ModelError(str(e)) from None
+    if without and execution != "engine":
+        raise ModelError(f"{execution} has no rewrites to leave out; execution engine has")
+    return without
+
 # %% ../../nbs/timing/02_prediction.ipynb #136924e7
 def _as_markdown(run: Run) -> str:
     "What a run is about, its sums, and its kernels in the order of execution"
     t, w, device = run.totals, run.workload, run.hardware
     about = [f"**{run.model}**", str(w), w.widths, run.execution, f"logits {w.logits}"]
+    about += [f"rewrites: {' '.join(r.name for r in run.rewrites)}"] if run.rewrites else []
     about += [device.title] if device else []
     memory = f"weights {t.weight_bytes:,} B, KV cache afterwards {t.kv_cache_bytes:,} B"
     if device:
@@ -135,6 +163,7 @@ class Run:
     notes: tuple[str, ...] = ()  # what a reader of the numbers must know
     modules: tuple[tuple[str, str], ...] = ()  # (path, class) of every module called, in order
     hardware: Hardware | None = None
+    rewrites: tuple[RewriteRow, ...] = ()  # what `engine` changed, in the order in which it did
 
     def on(self, hardware) -> Run:
         "The same run with times: a Hardware, a name, an alias or the path of a device file"
@@ -194,7 +223,8 @@ class Run:
             "kernels": [{**asdict(k), "share": self.share(k)} for k in self.sorted(sort)]}
         return {
             "model": self.model, "class_name": self.class_name, "workload": {**asdict(w), "phase": w.phase},
-            "execution": self.execution, "hardware": device.name if device else None, "parameters": self.parameters,
+            "execution": self.execution, "rewrites": [asdict(r) for r in self.rewrites],
+            "hardware": device.name if device else None, "parameters": self.parameters,
             "conventions": CONVENTION, "totals": asdict(t), "tokens_per_s": self.tokens_per_s if device else None,
             "memory": {
                 "weight_bytes": t.weight_bytes, "kv_cache_bytes": t.kv_cache_bytes, "needed_bytes": self.memory_bytes,
@@ -243,7 +273,7 @@ class ModelCost:
     # gives the ModelCost of the source with its accelerated functions, which answers `kernels`, or a sentence why there
     # is none; an empty one where the source has no such functions, or none is asked for
     accelerated: Callable[[], ModelCost | str] = str
-    # (case, execution) -> graph, its kernels, notes
+    # (case, execution, rewrites left out) -> graph, its kernels, notes, what rewrites did
     _planned: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     # formula -> the first one like it
     _formulas: dict = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -257,20 +287,21 @@ class ModelCost:
         kind = self.record.class_name.rpartition(".")[2]
         return f"ModelCost({self.model!r}: {kind}, {self.parameters:,} parameters; .at(...) gives numbers)"
 
-    def at(self, workload: Workload | None = None, execution: str = "flash", **sizes) -> Run:
+    def at(self, workload: Workload | None = None, execution: str = "flash", without=(), **sizes) -> Run:
         """Numbers at a workload: a Workload, or its fields by keyword (batch_size, seq_len, cache_len, logits, ...).
 
         Without `seq_len`: one new token after a cache, else a prompt of 2048 tokens, or of all positions that a model
-        has where these are fewer. Raises ModelError when the workload is outside of what the formulas assume.
+        has where these are fewer. `without`: names of rewrites that `engine` leaves out. Raises ModelError when the
+        workload is outside of what the formulas assume.
         """
         workload, short = self._asked(workload, sizes)
-        cost, said = self.answering(execution)
+        (cost, said), without = self.answering(execution), _left_out(execution, without)
         if cost is not self:
-            return cost.at(workload, execution)
+            return cost.at(workload, execution, without)
         case, values, routed = self.case_at(workload)
         try:
-            graph, kernels, notes = self._plan(case, execution)
-            rows = tuple(self._row(graph, k, values) for k in kernels)
+            graph, kernels, notes, rewrites = self._plan_at(case, execution, without, values)
+            rows = tuple(row for k in kernels if (row := self._row(graph, k, values)).count)
         except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
             raise ModelError(
                 f"{self.record.where}: the record is damaged ({type(e).__name__}: {' '.join(str(e).split())[:100]}); "
@@ -286,7 +317,7 @@ class ModelCost:
             tuple(self.record.uncounted.items()), self.parameters,
             (*self.doubts, *self.record.notes, *self.notes, *self._on_positions(workload, short), *routed, *notes,
              *said),
-            tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls))
+            tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls)), rewrites=_rewrite_rows(graph, rewrites)
         )
 
     def answering(self, execution: str) -> tuple[ModelCost, tuple[str, ...]]:
@@ -343,16 +374,28 @@ class ModelCost:
         short = free and self._positions < PROMPT
         return (replace(asked, seq_len=self._positions) if short else asked), short
 
-    def _plan(self, case: str, execution: str) -> tuple:
-        "The graph of a case, its device kernels and notes on them; made once, so that a slider is followed"
-        graph = self.record.graph(case)
-        if self._planned.get((case, execution), (None,))[0] is not graph:
+    def _plan_at(self, case: str, execution: str, without: tuple, values: dict) -> tuple:
+        "The plan of a case without the rewrites that cost more than they save at given sizes"
+        *plan, rewrites = self._plan(case, execution, without)
+        dearer = tuple(a.rewrite.name for a in rewrites if a.when and not a.when.holds(values))
+        if not dearer:
+            return *plan, rewrites
+        graph, kernels, notes, rewrites = self._plan(case, execution, check_rewrites((*without, *dearer)))
+        why = "at these sizes the source's own way moves less or computes less"
+        return graph, kernels, [*notes, f"not applied: {', '.join(dearer)} ({why})"], rewrites
+
+    def _plan(self, case: str, execution: str, without: tuple) -> tuple:
+        "The graph of a case, its device kernels, notes and rewrites; made once, so that a slider is followed"
+        graph, key = self.record.graph(case), (case, execution, without)
+        if self._planned.get(key, (None,))[0] is not graph:
             same = lambda f: self._formulas.setdefault(f, f)  # many kernels cost the same: each formula is held once
             kernels = [
-                replace(k, repeat=same(k.repeat), cost=k.cost.map(same)) for k in device_kernels(graph, execution)
+                replace(k, repeat=same(k.repeat), cost=k.cost.map(same))
+                for k in device_kernels(graph, execution, without)
             ]
-            self._planned[case, execution] = graph, kernels, _notes(graph, execution)
-        return self._planned[case, execution]
+            rewrites = applied_rewrites(graph, without) if execution == "engine" else ()
+            self._planned[key] = graph, kernels, _notes(graph, execution), rewrites
+        return self._planned[key]
 
     def case_at(self, workload: Workload) -> tuple[str, dict, tuple]:
         """The case of a workload, the number of every symbol there, and what is to be said of routed experts.

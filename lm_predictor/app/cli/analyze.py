@@ -18,8 +18,8 @@ from ...cost.execution import EXECUTIONS
 
 # %% auto #0
 __all__ = ['COLORS', 'COMMANDS', 'kernel_columns', 'headline', 'sums', 'print_run', 'tree_labels', 'print_tree', 'picture',
-           'workload_options', 'shown_options', 'analyze_command', 'inspect_options', 'inspect_command',
-           'explore_options', 'explore_command']
+           'workload_options', 'execution_options', 'shown_options', 'analyze_command', 'inspect_options',
+           'inspect_command', 'explore_options', 'explore_command']
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #692ecd42
 def _flop(x: int) -> str:
@@ -78,7 +78,9 @@ def headline(run) -> list[list[str]]:
     lines = [["NOT COUNTED: " + ", ".join(f"{o} ({at})" for o, at in run.uncounted)]] if run.uncounted else []
     lines += [[f"note: {n}"] for n in run.notes]
     about = [f"{run.model}  {w}", w.widths, run.execution, f"logits {w.logits}"]
-    return [*lines, about + ([_device(w, run.hardware)] if run.hardware else [])]
+    about += [_device(w, run.hardware)] if run.hardware else []
+    applied = [[f"rewrites: {', '.join(r.name for r in run.rewrites)}"]] if run.rewrites else []
+    return [*lines, about, *applied]
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #a51a4d06
 def _time_lines(run) -> list[list[str]]:
@@ -186,7 +188,6 @@ def workload_options(a) -> None:
     )
     a.add_argument("--cache-len", type=count, default=0, metavar="N", help="tokens already in the KV cache")
     a.add_argument("--logits", choices=("last", "all"), default="last")
-    a.add_argument("--execution", choices=EXECUTIONS, default="flash")
     a.add_argument("--hardware", metavar="NAME", help="device name, alias, or path of a device file")
     for name, what in (("w", "weights"), ("a", "activations"), ("kv", "cached keys and values")):
         a.add_argument(f"--{name}-bits", type=count, default=16, metavar="N", help=f"bits of {what}: 4, 8, 16 or 32")
@@ -195,7 +196,16 @@ def workload_options(a) -> None:
         help="experts per layer that some token reaches (default: expected under uniform routing)"
     )
 
+# %% ../../../nbs/app/cli/02_analyze.ipynb #542cec88
+def execution_options(a) -> None:
+    "How operators become kernels"
+    a.add_argument("--execution", choices=EXECUTIONS, default="flash")
+    a.add_argument(
+        "--without", action="append", default=[], metavar="REWRITE",
+        help="leave out a rewrite of `--execution engine`; may be given several times"
+    )
 
+# %% ../../../nbs/app/cli/02_analyze.ipynb #2a01586e
 def shown_options(a) -> None:
     "What is printed and drawn"
     a.add_argument("--layers", action="store_true", help="the module tree instead of the kernels")
@@ -221,7 +231,7 @@ def _run(args):
     "The model that was named at the workload and on the device that were"
     run = _cost(args).at(
         batch_size=args.batch_size, seq_len=args.seq_len, cache_len=args.cache_len, logits=args.logits,
-        execution=args.execution, w_bits=args.w_bits, a_bits=args.a_bits, kv_bits=args.kv_bits,
+        execution=args.execution, without=args.without, w_bits=args.w_bits, a_bits=args.a_bits, kv_bits=args.kv_bits,
         active_experts=args.active_experts
     )
     return run if args.hardware is None else run.on(args.hardware)
@@ -289,7 +299,7 @@ def explore_command(args) -> int:
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #0d1c020c
 COMMANDS = {
-    "analyze": Command(analyze_command, (workload_options, shown_options, trust_option)),
+    "analyze": Command(analyze_command, (workload_options, execution_options, shown_options, trust_option)),
     "inspect": Command(inspect_command, (inspect_options, trust_option)),
     "explore": Command(explore_command, (explore_options,)),
 }

@@ -15,7 +15,7 @@ from .names import KINDS, kinds, names, subject, usage
 from .roofline import _percent
 from .style import BLUE, GREY, ORANGE, _canvas, _kept, _margin, _moves, styled
 from ..units import clock, prefixed, seconds, unit
-from ...cost.execution import device_kernels
+from ...cost.rewrites.engine import device_kernels
 from ...cost.workload import Workload
 from ...models.validation import ModelError
 from ...timing.prediction import KernelRow, ModelCost, Run
@@ -198,7 +198,7 @@ def traffic_steps(
     workload: Workload | None = None,
     **sizes,                          # or its fields: batch_size, seq_len, ...
 ) -> tuple[dict, dict]:  # by execution, the bytes moved; and the steps that lead to it, the largest first
-    "Where the traffic of eager execution goes in fused, that of fused in flash, and that of flash in kernels"
+    "Where the traffic of eager execution goes in fused, that of fused in flash, of flash in kernels, in engine"
     runs = {e: cost.at(workload, e, **sizes) for e in cost.executions}
     named = {e: list(zip(names(run), kinds(run))) for e, run in runs.items()}
     moved = {e: [(k.read_bytes + k.write_bytes) * k.count for k in run.kernels] for e, run in runs.items()}
@@ -212,8 +212,8 @@ def traffic_steps(
         "fused": _steps(became, moved["eager"], named["fused"], moved["fused"]),
         "flash": _steps(named["fused"], moved["fused"], named["flash"], moved["flash"])
     }
-    if "kernels" in runs:
-        steps["kernels"] = _steps(named["flash"], moved["flash"], named["kernels"], moved["kernels"])
+    for before, after in zip(cost.executions[2:], cost.executions[3:]):
+        steps[after] = _steps(named[before], moved[before], named[after], moved[after])
     return {e: sum(bytes) for e, bytes in moved.items()}, steps
 
 # %% ../../../nbs/app/plots/04_breakdown.ipynb #42de8c76

@@ -89,7 +89,7 @@ def _plot_curves(ax, at: tuple, values: dict, what: str, over: str) -> None:
         xscale="log", yscale="log", xlabel="tokens of the prompt" if over == "seq_len" else "tokens in the cache",
         title={"flops": "operations", "time_s": "time"}.get(what, "bytes moved")
     )
-    colors = (INK, *KINDS.values()) if "total" in values else (RED, ORANGE, BLUE, GREEN)
+    colors = (INK, *KINDS.values()) if "total" in values else (RED, ORANGE, BLUE, GREEN, INK)
     for (name, held), color in zip(values.items(), colors):
         if any(v >= 0.01 * w for v, w in zip(held, most)):
             ax.plot(

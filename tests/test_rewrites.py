@@ -1,0 +1,38 @@
+"""What `engine` runs: the figures of the shipped models, through the CLI and Python."""
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lm_predictor import analyze
+from lm_predictor.models.validation import ModelError
+
+
+def cli(*words):
+    return subprocess.run([sys.executable, "-m", "lm_predictor", *words], capture_output=True, text=True, timeout=120)
+
+
+def test_llama_decode_launches_what_an_engine_launches():
+    found = cli("analyze", "meta-llama/Llama-3.1-8B", "--cache-len", "8192", "--execution", "engine", "--format", "json")
+    run = json.loads(found.stdout)
+    assert sum(k["count"] for k in run["kernels"]) <= 291
+    assert [r["name"] for r in run["rewrites"]] == ["siblings", "rope", "tables", "norm"]
+    assert any("modeling_llama.py" in line for r in run["rewrites"] for line in r["lines"])
+
+
+def test_a_rewrite_is_left_out_by_name():
+    found = cli("analyze", "meta-llama/Llama-3.1-8B", "--cache-len", "64", "--execution", "engine", "--without", "siblings")
+    assert found.returncode == 0 and "rewrites: rope, tables, norm" in found.stdout
+    counts = {w: sum(k.count for k in analyze("llama-3.1-8b").at(cache_len=64, execution="engine", without=w).kernels)
+              for w in ((), ("siblings",), ("norm",), ("rope",), ("tables",))}
+    assert [n - counts[()] for n in counts.values()] == [0, 3 * 32, 32, 2 * 32, 1]
+
+
+def test_an_unknown_rewrite_is_refused_with_the_nearest():
+    found = cli("analyze", "gpt2", "--execution", "engine", "--without", "norn")
+    assert found.returncode == 1 and found.stderr == "lm-predictor: there is no rewrite 'norn'; did you mean norm?\n"
+    found = cli("analyze", "gpt2", "--without", "norm")
+    assert found.returncode == 1 and "flash has no rewrites to leave out" in found.stderr
+    with pytest.raises(ModelError, match="there is no rewrite 'sibling'; did you mean siblings?"):
+        analyze("gpt2").at(seq_len=5, execution="engine", without=["sibling"])
