@@ -3,13 +3,9 @@ import pytest
 
 from lm_predictor import analyze
 from lm_predictor.records.database import read_json, shipped_directory
-<<<<<<< HEAD
-from lm_predictor.records.files import model_id, model_paths
-from lm_predictor.cost.execution import EXECUTIONS, attentions, device_kernels, unwritten
-=======
 from lm_predictor.cost.execution import EXECUTIONS, attentions, unwritten
 from lm_predictor.cost.rewrites.engine import device_kernels, executed_graph
->>>>>>> b56d830 (Execution engine: flash with named rewrites of the dataflow (siblings, epilogue, rope, tables, norm), each switched off by --without; Llama-3.1-8B decode is 291 kernels)
+from lm_predictor.records.files import model_id, model_paths
 from lm_predictor.records.model import record_from_json
 
 PATHS = model_paths(shipped_directory())
