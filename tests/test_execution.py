@@ -1,4 +1,6 @@
 """Every shipped record, in every execution: the kernels can run one after another, and no product is lost on the way."""
+import json
+
 import pytest
 
 from lm_predictor import analyze
@@ -28,7 +30,7 @@ def test_every_record(path):
             assert len(run) == len(set(run)) and set(run) & products == expected
 
 
-@pytest.mark.parametrize("path", PATHS, ids=[p.stem for p in PATHS])
+@pytest.mark.parametrize("path", PATHS, ids=map(model_id, PATHS))
 def test_what_a_kernel_reads_is_there(path):
     "GPT-OSS in flash took a maximum over scores that no kernel had written (finding C)"
     record = record_from_json(read_json(path))
@@ -74,3 +76,44 @@ def test_softcap_and_alibi_are_inside_the_attention(model, tokens, layers, flops
     run = analyze(model, trace=False).at(batch_size=1, seq_len=tokens, execution="flash")
     kernels = [k for k in run.kernels if k.operation.startswith("attention")]
     assert {(k.operation, k.count, k.flops, k.read_bytes) for k in kernels} == {("attention", layers, flops, read)}
+
+
+# a small DeepSeek-V3.2: 4 heads of 12 + 8 for scores and of 20 for values; its indexer of 3 heads of 16 picks 10 tokens
+SPARSE = dict(
+    model_type="deepseek_v32", num_hidden_layers=1, first_k_dense_replace=1, hidden_size=64, intermediate_size=96,
+    moe_intermediate_size=32, num_attention_heads=4, num_key_value_heads=4, n_routed_experts=8, num_experts_per_tok=2,
+    n_group=2, topk_group=1, q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=8, head_dim=8, qk_nope_head_dim=12,
+    v_head_dim=20, index_n_heads=3, index_head_dim=16, index_topk=10, vocab_size=1001)
+
+
+def test_sparse_attention_on_both_sides_of_what_is_picked(tmp_path, monkeypatch):
+    "Nothing could be said of DeepSeek-V3.2 at more tokens than its indexer picks, which is where it is sparse"
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
+    (tmp_path / "config.json").write_text(json.dumps(SPARSE))
+    cost = analyze(str(tmp_path / "config.json"), trace=True)
+    for new, cached in ((7, 0), (40, 0), (1, 50), (6, 7)):
+        eager, flash = (cost.at(batch_size=2, seq_len=new, cache_len=cached, execution=e) for e in ("eager", "flash"))
+        real = forward(new, cached)
+        assert eager.totals.matmul_flops == real
+        together, pairs = new * (cached + new), sum(min(cached + i, 10) for i in range(1, new + 1))
+        assert real - flash.totals.matmul_flops == 2 * 4 * 2 * (20 + 20) * (together - pairs)
+        [attention] = [k for k in flash.kernels if k.operation == "attention"]
+        q, keys, values, chosen = 4 * 20 * new, 4 * 20 * (cached + new), 4 * 20 * (cached + new), min(10, cached + new) * new
+        assert attention.read_bytes == 2 * 2 * (q + keys + values) + 2 * 8 * chosen
+        assert any(k.operation == "topk" for k in flash.kernels)  # the indexer is run
+
+
+def forward(new, cached):
+    "FLOPs of the products of a forward of SPARSE, two sequences, as torch counts them"
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+    config = AutoConfig.for_model(**SPARSE)
+    with torch.device("meta"), torch.no_grad():
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.bfloat16).eval()
+        cache = DynamicCache(config=config)
+        if cached:
+            model(torch.zeros((2, cached), dtype=torch.long), past_key_values=cache)
+        with FlopCounterMode(display=False) as counter:
+            model(torch.zeros((2, new), dtype=torch.long), past_key_values=cache, logits_to_keep=1)
+    return counter.get_total_flops()

@@ -13,10 +13,10 @@ from ..records.graph import Graph, Node, Read
 from ..records.analysis import ZERO, Cost
 
 # %% auto #0
-__all__ = ['EXECUTIONS', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers', 'readers', 'attentions', 'planned',
-           'columns', 'applies_mask', 'merge_attention', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies',
-           'ancestors', 'interrupted', 'fuse', 'same_rows', 'in_order', 'outside', 'distinct_elements', 'kernel',
-           'title', 'plan_of', 'kernels_of', 'source_kernels', 'unwritten']
+__all__ = ['EXECUTIONS', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers', 'readers', 'ancestors', 'attentions',
+           'planned', 'columns', 'applies_mask', 'picked', 'merge_attention', 'wanted', 'drop_unused',
+           'append_in_place', 'fold_copies', 'interrupted', 'fuse', 'same_rows', 'in_order', 'outside',
+           'distinct_elements', 'kernel', 'title', 'plan_of', 'kernels_of', 'source_kernels', 'unwritten']
 
 # %% ../../nbs/cost/02_execution.ipynb #8a16ae02
 EXECUTIONS = ("eager", "fused", "flash", "kernels", "engine")
@@ -71,6 +71,15 @@ def readers(nodes: dict[int, Node]) -> dict[int, list[int]]:
         for r in n.reads:
             read.setdefault(r.tensor, []).append(i)
     return read
+
+
+def ancestors(nodes: dict[int, Node]) -> dict[int, set[int]]:
+    "Operator -> all operators that it depends on"
+    found, made = {}, makers(nodes)
+    for i, n in nodes.items():
+        direct = {m for r in n.reads for m in made.get(r.tensor, ()) if m in found}
+        found[i] = direct.union(*(found[m] for m in direct))
+    return found
 
 # %% ../../nbs/cost/02_execution.ipynb #a77e3002
 def _chain(nodes: dict, start: int, step) -> list[int] | None:
@@ -179,6 +188,24 @@ def applies_mask(node: Node, softmax: Node) -> bool:
     per_pair = (1, at["batch_size"])
     return any(e.names <= set(at) and e.evaluate(at) in [pairs.evaluate(at) * b for b in per_pair] for e in others)
 
+# %% ../../nbs/cost/02_execution.ipynb #63e6712c
+def picked(nodes: dict[int, Node], mask: int, chain: set[int]) -> tuple[Read, ...]:
+    "What the operator that applies a mask has of the tokens' values in it; chain: tensors of the scores"
+    made, found, above = makers(nodes), {}, None
+    waiting = [(mask, r.tensor) for r in nodes[mask].reads if r.tensor not in chain]
+    while waiting:
+        reader, tensor = waiting.pop()
+        maker = max((m for m in made.get(tensor, ()) if m < reader), default=None)
+        if maker is None or tensor in found:
+            continue
+        if nodes[maker].kind in ("pointwise", "copy", "create", "gather", "scatter"):
+            waiting += [(maker, r.tensor) for r in nodes[maker].reads]
+            continue
+        above = above or ancestors(nodes)
+        if any(nodes[i].kind == "matmul" for i in (maker, *above[maker])):
+            found[tensor] = Read(tensor, dict(nodes[maker].writes)[tensor])
+    return tuple(found.values())
+
 # %% ../../nbs/cost/02_execution.ipynb #85c5e767
 def merge_attention(plan: Plan, found: dict[int, tuple]) -> Plan:
     "Each attention (`found`) as one operator"
@@ -186,11 +213,13 @@ def merge_attention(plan: Plan, found: dict[int, tuple]) -> Plan:
     for softmax, (before, after) in found.items():
         members, product = [*before, softmax, *after], nodes[before[0]]
         inside = {t for i in members[:-1] for t, _ in nodes[i].writes}
-        kept = [nodes[i] for i in members if i not in before[1:] or not applies_mask(nodes[i], nodes[softmax])]
+        masks = [i for i in before[1:] if applies_mask(nodes[i], nodes[softmax])]
+        kept, chosen = [nodes[i] for i in members if i not in masks], [picked(nodes, i, inside) for i in masks]
         last = members[-1]
         merged = replace(
             nodes[softmax], op="attention", kind="attention",
-            reads=tuple(r for n in kept for r in n.reads if r.tensor not in inside), writes=nodes[last].writes,
+            reads=(*(r for n in kept for r in n.reads if r.tensor not in inside), *sum(chosen, ())),
+            writes=nodes[last].writes,
             flops=_unmasked(kept, product, nodes[softmax], "flops"),
             matmul_flops=_unmasked(kept, product, nodes[softmax], "matmul_flops")
         )
@@ -249,15 +278,6 @@ def fold_copies(plan: Plan) -> Plan:
     return replace(plan, nodes=nodes)
 
 # %% ../../nbs/cost/02_execution.ipynb #8b49282f
-def ancestors(nodes: dict[int, Node]) -> dict[int, set[int]]:
-    "Operator -> all operators that it depends on"
-    found, made = {}, makers(nodes)
-    for i, n in nodes.items():
-        direct = {m for r in n.reads for m in made.get(r.tensor, ()) if m in found}
-        found[i] = direct.union(*(found[m] for m in direct))
-    return found
-
-
 def interrupted(group: set[int], above: dict[int, set[int]]) -> bool:
     "Whether an operator outside a group needs some of it and is needed by some of it"
     outside = set().union(*(above[i] for i in group)) - group

@@ -327,7 +327,8 @@ def _pairs(trace: ModelTrace) -> tuple[list, tuple]:
         why = f"{type(e).__name__}: {' '.join(str(e).split())[:120]}"
         return [], (f"the masks are not known, so flash materialises attention scores as fused does ({why})",)
     unknown, note = pairs.count(""), "attentions keep pairs in a way that is not known; flash materialises their scores"
-    return [pairs_formula(name, trace.config) for name in pairs], (f"{unknown} of {len(pairs)} {note}",) * bool(unknown)
+    formulas = [pairs_formula(name, trace.config, trace.symbols.relation.attributes) for name in pairs]
+    return formulas, (f"{unknown} of {len(pairs)} {note}",) * bool(unknown)
 
 # %% ../../nbs/tracing/04_graphs.ipynb #dc739d53
 def _never_run(trace: ModelTrace):

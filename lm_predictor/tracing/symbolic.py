@@ -22,7 +22,9 @@ from ..records.cases import BEYOND, CASES
 from ..records.graph import Line
 from ..records.source import source_file
 from .loops import fold
-from .runtime.building import build, constructor_arguments, defaults, symbolic_roots
+from lm_predictor.tracing.runtime.building import (
+    build, constructor_arguments, defaults, symbolic_roots, symbolic_selection
+)
 from .runtime.forward import Runnable, call, empty_cache, module_state, renamed_cache
 from .runtime.patches import patched
 from .runtime.recorder import Call, Recorder, TraceError, frame_file, recording, size
@@ -277,8 +279,9 @@ def _trace_cases(config, concrete, cases, progress, apart=False) -> ModelTrace:
     mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
     with (mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), SymbolicShapes(watch),
-          constructor_arguments() as seen):
+          constructor_arguments() as seen, contextlib.ExitStack() as held):
         model = build(cut)
+        held.enter_context(symbolic_selection(model))
         runnable = Runnable(model, apart)
         trace = ModelTrace(config, symbols, model, {}, seen, runnable.kinds, runnable.names, apart=apart)
         with contextlib.suppress(_Again):  # the symbols tell what was lost

@@ -20,7 +20,8 @@ from .quirks import Need, quirk
 from .recorder import _CALL_CODE
 
 # %% auto #0
-__all__ = ['constructor_arguments', 'default_dtype', 'defaults', 'symbolic_construction', 'symbolic_roots', 'build']
+__all__ = ['constructor_arguments', 'default_dtype', 'defaults', 'symbolic_construction', 'symbolic_roots', 'build',
+           'symbolic_selection']
 
 # %% ../../../nbs/tracing/runtime/03_building.ipynb #ea300380
 @contextlib.contextmanager
@@ -129,3 +130,16 @@ def build(config, **options):
 
 def _no_warning(*args, **kwargs):
     return None
+
+# %% ../../../nbs/tracing/runtime/03_building.ipynb #240fe9ed
+@contextlib.contextmanager
+def symbolic_selection(model):
+    "Within it, `min` of two sizes is symbolic in the source files of a model whose config has `index_topk`"
+    def least(*given, **how):
+        symbolic = len(given) == 2 and any(isinstance(x, torch.SymInt) for x in given)
+        return torch.sym_min(*given) if symbolic else min(*given, **how)
+
+    selects = getattr(text_config(model.config), "index_topk", None)
+    files = {type(m).__module__ for m in model.modules()} if selects else ()
+    with patched(*((sys.modules[f], "min", least) for f in files if f.startswith("transformers.models."))):
+        yield

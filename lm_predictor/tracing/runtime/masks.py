@@ -26,20 +26,21 @@ __all__ = ['PAIRS', 'REACHES', 'MASKED', 'WORKLOADS', 'reach', 'pairs_formula', 
            'one_thread', 'kept_pairs']
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #2f6c44bb
-_FREE = "max(0, min(seq_len, sliding_window - cache_len))"
+_FREE = "max(0, min(seq_len, {most} - cache_len))"
+_AT_MOST = f"{_FREE}*cache_len + {_FREE}*({_FREE} + 1)/2 + (seq_len - {_FREE})*{{most}}"
 _CHUNK = "attention_chunk_size"
 _TRIANGLES = f"{{n}}//{_CHUNK}*{_CHUNK}*({_CHUNK} + 1)/2 + {{n}}%{_CHUNK}*({{n}}%{_CHUNK} + 1)/2"
 
 PAIRS = {
     "causal": parse("seq_len*cache_len + seq_len*(seq_len + 1)/2"),
-    "sliding": parse(f"{_FREE}*cache_len + {_FREE}*({_FREE} + 1)/2 + (seq_len - {_FREE})*sliding_window"),
+    "sliding": parse(_AT_MOST.format(most="sliding_window")),
     "chunked": parse(f"{_TRIANGLES.format(n='(cache_len + seq_len)')} - ({_TRIANGLES.format(n='cache_len')})"),
     "full": parse("seq_len*(cache_len + seq_len)"),
     # one more column in each row, of no key
     "causal with a sink": parse("seq_len*cache_len + seq_len*(seq_len + 1)/2 + seq_len"),
-    "sliding with a sink": parse(
-        f"{_FREE}*cache_len + {_FREE}*({_FREE} + 1)/2 + (seq_len - {_FREE})*sliding_window + seq_len"
-    ),
+    "sliding with a sink": parse(_AT_MOST.format(most="sliding_window") + " + seq_len"),
+    # an indexer picks so many of the tokens so far
+    "selected": parse(_AT_MOST.format(most="index_topk")),
     "causal again": parse(
         "(cache_len + seq_len)*(cache_len + seq_len + 1)/2"
     ),  # a model without a cache runs all tokens again
@@ -56,10 +57,14 @@ def reach(config) -> int:
     return next((n for name in REACHES if isinstance(n := getattr(text_config(config), name, None), int) and n), 0)
 
 
-def pairs_formula(name: str, config) -> Formula | None:
-    "One of PAIRS by name, with a config's length of a chunk, or of a window that is no symbol; None for an unknown one"
+def pairs_formula(name: str, config, symbols=()) -> Formula | None:
+    """One of PAIRS by name; None for an unknown one.
+
+    With a config's length of a chunk, of a window that is no symbol, and the tokens that it picks for a query where
+    they are not among `symbols`.
+    """
     own = text_config(config)
-    numbers = {"attention_chunk_size": getattr(own, "attention_chunk_size", None) or 1}
+    numbers = {n: getattr(own, n, None) or 1 for n in ("attention_chunk_size", "index_topk") if n not in symbols}
     if getattr(own, "window_size", None):
         numbers["sliding_window"] = own.window_size
     return PAIRS[name].substitute(numbers) if name else None
@@ -148,7 +153,7 @@ WORKLOADS = ((5, 0), (9, 0), (1, 4), (3, 4), (1, 17), (4, 13))  # new tokens, ca
 
 def _explain(counts: tuple, window: int) -> str:
     "The name of the pattern that keeps so many pairs at WORKLOADS"
-    widths = {"sliding_window": window, "attention_chunk_size": window}
+    widths = {"sliding_window": window, "attention_chunk_size": window, "index_topk": window + 1}
     for name, pairs in PAIRS.items():
         if list(counts) == [pairs.evaluate({"seq_len": s, "cache_len": c} | widths) for s, c in WORKLOADS]:
             return name
@@ -164,6 +169,8 @@ def kept_pairs(config) -> list[str]:
     for name in REACHES:
         if getattr(text_config(cut), name, None):
             set_attribute(cut, name, window)
+    if getattr(text_config(cut), "index_topk", None):
+        set_attribute(cut, "index_topk", window + 1)
     with torch.device("cpu"), defaults(), torch.no_grad(), one_thread():
         model = weightless(cut)
         for new, cached in WORKLOADS:
