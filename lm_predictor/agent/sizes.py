@@ -115,7 +115,7 @@ def _of_models(variant: Variant, told: set, db: Database) -> dict:
     for i, model in enumerate(variant.models):
         if i and told <= found.keys():
             break
-        record = next((r for _, r in stored_records(model.rpartition("-")[0], db) if r.id == model), None)
+        record = next((r for _, r in stored_records(model.rpartition("-")[0], db, None) if r.id == model), None)
         for case in record.cases if record else ():
             found.setdefault(case, tuple(record.case_assumptions.get(case, ())))
     return found

@@ -177,13 +177,18 @@ def left_to_class(record: ModelRecord, config: dict) -> dict[str, int]:
     }
 
 # %% ../../nbs/models/06_matching.ipynb #2c17595a
-def stored_records(model_type: str, db: Database):
-    "The stored records of a model type, those that ship first; of each the one in its home"
+def stored_records(model_type: str, db: Database, accelerated: bool | None = False):
+    """The stored records of a model type, those that ship first; of each the one in its home.
+
+    accelerated: those of a source with its accelerated functions, not those of the source as it stands; None: both.
+    """
     for directory in dict.fromkeys((db.shipped, db.overlay)):
         for path in model_paths(directory, f"{model_type}-*"):
             own = re.fullmatch(r"[0-9a-f]{8}", model_id(path)[len(model_type) + 1:])  # xlm- is not xlm-roberta-
             if own and db.home(model_id(path)) == directory:
-                yield path, record_from_json(read_json(path), str(path))
+                record = record_from_json(read_json(path), str(path))
+                if accelerated in (None, bool(record.functions)):
+                    yield path, record
 
 # %% ../../nbs/models/06_matching.ipynb #8a3de86c
 def outdated(record: ModelRecord, db: Database) -> str:

@@ -5,12 +5,16 @@
 # %% ../../nbs/obtain/04_analyze.ipynb #a9f4e00d
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from ..models.hub import also_here, presets
 from ..models.loading import load_config
 from ..models.matching import left_to_class, symbol_values, unknown_names
 from ..models.remote_code import own_code
 from ..models.validation import ModelError, check_numbers
-from .find import find
+from .find import Found, find, runs_functions
+from .record import NoFunctions
 from ..records.database import Database
 from ..records.model import ModelRecord
 from ..records.status import untrusted
@@ -38,6 +42,35 @@ def _unread(config: dict, record: ModelRecord):
     if config.get("quantization_config"):
         yield "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"
 
+# %% ../../nbs/obtain/04_analyze.ipynb #6c22d83c
+def _cost(name: str, config: dict, found: Found, db: Database, here: str, accelerated: Callable) -> ModelCost:
+    "The cost that a record gives, with what a reader must know of it"
+    unproven = untrusted(found.record, db)
+    doubts = [f"unverified: {', '.join(unproven)}; `lm-predictor verify {name}` says why"] if unproven else []
+    notes = [*filter(None, (here, found.note)), *_unread(config, found.record)]
+    values = symbol_values(found.record, config)
+    return ModelCost(name, found.record, values, tuple(doubts), tuple(notes), accelerated)
+
+
+def _accelerated(source: ModelRecord, fast: Callable[[], ModelCost]) -> ModelCost | str:
+    "The cost of a model with its accelerated functions, or why there is none; empty where its source runs none"
+    if not runs_functions(source):
+        return ""
+    try:
+        return fast()
+    except NoFunctions:
+        return ""
+    except ModelError as e:
+        return f"these are the figures of the source without its accelerated functions: {e}"
+
+
+def _or_error(fast: Callable[[], Found], refused: ModelError) -> Found:
+    "The record with accelerated functions, where the one of the source as it stands was refused; else raises that"
+    try:
+        return fast()
+    except ModelError:
+        raise refused from None
+
 # %% ../../nbs/obtain/04_analyze.ipynb #4d47c7c5
 def analyze(
     model: str | dict,
@@ -49,7 +82,8 @@ def analyze(
     """The cost of a model: a preset, a Hugging Face id, the path of a config.json, or a config dictionary.
 
     Uses the stored record of its kind; a kind that has none is traced from source when torch and transformers are
-    there, unless `trace` is False: then it raises ModelError. `trust_remote_code` runs the modeling code that a config
+    there, unless `trace` is False: then it raises ModelError. So is, once it is asked for, the record with the
+    accelerated functions of its source. `trust_remote_code` runs the modeling code that a config
     names in its `auto_map`; without it, only transformers' own is.
     """
     name, config = ("config", model) if isinstance(model, dict) else load_config(str(model), trust_remote_code)
@@ -57,9 +91,11 @@ def analyze(
         raise ModelError("config has no model_type; a config of transformers names one, such as \"llama\"")
     check_numbers(config)
     db = db or Database()
-    found = find(config, db, progress, trace)
-    unproven = untrusted(found.record, db)
-    doubts = [f"unverified: {', '.join(unproven)}; `lm-predictor verify {name}` says why"] if unproven else []
     here = also_here(model) if isinstance(model, str) else ""
-    notes = [*filter(None, (here, found.note)), *_unread(config, found.record)]
-    return ModelCost(name, found.record, symbol_values(found.record, config), tuple(doubts), tuple(notes))
+    cost = lambda found, accelerated=str: _cost(name, config, found, db, here, accelerated)
+    fast = lambda: find(config, db, progress, trace, accelerated=True)
+    try:
+        found = find(config, db, progress, trace)
+    except ModelError as refused:
+        return cost(_or_error(fast, refused))
+    return cost(found, partial(_accelerated, found.record, lambda: cost(fast())))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..cost.functions import RULES
 from ..formula.tree import FormulaError
 from ..models.matching import fits, outdated, stored_records
 from ..models.validation import ModelError, NeedsTrace
@@ -19,7 +20,7 @@ from ..records.files import DatabaseError, read_json
 from ..records.model import ModelRecord, check_record
 
 # %% auto #0
-__all__ = ['Found', 'find', 'find_record', 'trace_config']
+__all__ = ['Found', 'find', 'find_record', 'runs_functions', 'trace_config']
 
 # %% ../../nbs/obtain/03_find.ipynb #1ab0602d
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class _Search:
     stale: Path | None = None  # the file of one that fits, and is of another source than the installed one
 
 
-def _stored(config: dict, db: Database, may_trace: bool) -> _Search:
+def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = False) -> _Search:
     model_type, reason, stale = config["model_type"], "", None
     plain = model_type.translate(str.maketrans("", "", "_-.")).isalnum()
-    for path, record in stored_records(model_type, db) if plain else ():
+    for path, record in stored_records(model_type, db, accelerated) if plain else ():
         try:
             reason = fits(record, config)
             old = outdated(record, db) if not reason and path.parent.parent == db.overlay != db.shipped else ""
@@ -63,20 +64,20 @@ def _stored(config: dict, db: Database, may_trace: bool) -> _Search:
     return _Search(None, reason, stale)
 
 # %% ../../nbs/obtain/03_find.ipynb #44f4cce2
-def find(config: dict, db: Database, progress=None, trace: bool = True) -> Found:
+def find(config: dict, db: Database, progress=None, trace: bool = True, accelerated: bool = False) -> Found:
     """The record of a config: a stored one that fits, else, unless not to `trace`, traced from source now.
 
-    Raises ModelError.
+    accelerated: the record in which the accelerated functions of the source are one operator each. Raises ModelError.
     """
-    model_type, search = config["model_type"], _stored(config, db, trace and can_trace())
+    model_type, search = config["model_type"], _stored(config, db, trace and can_trace(), accelerated)
     if search.found:
         return search.found
     if not trace:
         raise NeedsTrace(
-            f"{model_type}: no stored record fits this config{f' ({search.reason})' if search.reason else ''}; "
-            "`lm-predictor trace MODEL` makes one"
+            f"{model_type}: no stored record {'with accelerated functions ' * accelerated}fits this config"
+            f"{f' ({search.reason})' if search.reason else ''}; `lm-predictor trace MODEL` makes one"
         )
-    record, classes = traced(config, progress, search.reason)
+    record, classes = traced(config, progress, search.reason, accelerated)
     wrong = confirmed(record, config, db)
     if wrong:
         raise ModelError(f"{model_type}: what was traced is not what transformers makes of this config: {wrong}")
@@ -100,10 +101,17 @@ def find_record(config: dict, db: Database, progress=None, trace: bool = True) -
     "The record that `find` gives, for those who answer nothing from it"
     return find(config, db, progress, trace).record
 
+# %% ../../nbs/obtain/03_find.ipynb #e52498b7
+def runs_functions(record: ModelRecord) -> bool:
+    "Whether a record of a source as it stands has operators of functions that have a kernel of their own"
+    return any(n.via.partition(" ")[0] in RULES for case in record.cases for n in record.graph(case).nodes)
+
 # %% ../../nbs/obtain/03_find.ipynb #c3a4b5b0
-def trace_config(config: dict, db: Database, progress=None, directory: Path | None = None, why: str = "") -> tuple:
+def trace_config(
+    config: dict, db: Database, progress=None, directory: Path | None = None, accelerated: bool = False
+) -> tuple:
     "Trace a config from the installed source and store its records; gives the model record and the class names"
-    record, classes = traced(config, progress, why)
+    record, classes = traced(config, progress, accelerated=accelerated)
     _keep(record, classes, db, directory)
     return record, list(classes)
 

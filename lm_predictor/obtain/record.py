@@ -5,6 +5,7 @@
 # %% ../../nbs/obtain/01_record.ipynb #db25aa51
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from ..records.model import ModelRecord, record_from_json, record_to_json
 from ..records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['note_parts', 'untraceable', 'fit_own_config', 'traced', 'verification']
+__all__ = ['note_parts', 'untraceable', 'fit_own_config', 'NoFunctions', 'with_functions', 'traced', 'verification']
 
 # %% ../../nbs/obtain/01_record.ipynb #72a80861
 def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
@@ -110,24 +111,43 @@ def _class_records(trace, record: ModelRecord) -> dict:
         said = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
         raise NeedsTrace(f"{record.model_type}: the records of its classes cannot be made: {said}") from e
 
+# %% ../../nbs/obtain/01_record.ipynb #32d9baa3
+class NoFunctions(ModelError):
+    "A model that runs no accelerated functions: its source has none, or its config asks for none"
+
+
+def with_functions(record: ModelRecord) -> ModelRecord:
+    "A copy of a record that names the accelerated functions that it runs; raises NoFunctions where it runs none"
+    nodes = (n for case in record.cases for n in record.graph(case).nodes)
+    ran = tuple(sorted({n.op.rpartition(".")[2] for n in nodes if n.kind == "function"}))
+    if not ran:
+        raise NoFunctions(f"{record.model_type}: this config runs none of the accelerated functions of its source")
+    digest = hashlib.sha256(" ".join((record.id, *ran)).encode()).hexdigest()[:8]
+    return replace(record, id=f"{record.id.rpartition('-')[0]}-{digest}", functions=ran)
+
 # %% ../../nbs/obtain/01_record.ipynb #9ee3a006
-def traced(config: dict, progress=None, why: str = "") -> tuple[ModelRecord, dict]:
+def traced(config: dict, progress=None, why: str = "", accelerated: bool = False) -> tuple[ModelRecord, dict]:
     """Trace a config from the installed source: its model record and the analyses of its classes by name.
 
-    why: why no stored record fits it. Raises ModelError.
+    why: why no stored record fits it. accelerated: the accelerated functions of its source are one operator each.
+    Raises ModelError, of which NoFunctions where there are none.
     """
     try:
         from lm_predictor.obtain.ladder import traced_record
+        from lm_predictor.tracing.functions import replaced
         import transformers
     except ImportError as e:
         missing = f"{config['model_type']}: no stored record fits this config{f' ({why})' if why else ''}"
         raise NeedsTrace(f"{missing}, and tracing it needs {TRACE_EXTRA}") from e
-    with quiet():
+    with quiet(), contextlib.ExitStack() as undo:
         full = full_config(config)
+        if accelerated and not undo.enter_context(replaced(full)):
+            raise NoFunctions(f"{config['model_type']}: its source has no accelerated functions")
         try:
             trace, record, outcome = traced_record(full, progress=progress)
         except Exception as e:  # a TraceError, or whatever the model's code raises on such a config
             raise NeedsTrace(untraceable(e, config)) from e
+        record = with_functions(record) if accelerated else record
         record = fit_own_config(_with_own_code(record, config), config, full)
         classes = _class_records(trace, record)
         record = replace(record, verification=verification(record, Database.of(classes), outcome))

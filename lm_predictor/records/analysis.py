@@ -210,6 +210,11 @@ class Variant:
     models: tuple[str, ...] = ()  # model records that it was traced in
     assumptions: tuple[str, ...] = ()
 
+    @property
+    def accelerated(self) -> bool:
+        "Whether an accelerated function of the source is one of its operators"
+        return any(o.name.startswith("lm_predictor.") for k in self.kernels for o in k.operators)
+
     def names(self, values: dict | None = None) -> frozenset:
         "Every symbol in its formulas; given numbers leave out the kernels whose conditions they rule out"
         may = [k for k in self.kernels if all(c.holds(values) for c in k.when if values and c.names <= set(values))]

@@ -43,7 +43,10 @@ def shipped_directory() -> Path:
 
 # %% ../../nbs/records/06_database.ipynb #57cdc99f
 def canonical_variants(rows: list) -> tuple[Variant, ...]:
-    "Variants with equal kernels made one, in an order that depends only on what they are; those of no model first"
+    """Variants with equal kernels made one, in an order that depends only on what they are.
+
+    Those of no model come first, those with accelerated functions last.
+    """
     shared = {}
     for v in rows:
         shared.setdefault(v.kernels, []).append(v)
@@ -52,7 +55,7 @@ def canonical_variants(rows: list) -> tuple[Variant, ...]:
         common = set(same[0].assumptions).intersection(*(v.assumptions for v in same))
         assumptions = same[0].assumptions if len(same) == 1 else tuple(sorted(common))
         variants.append(Variant(kernels, tuple(sorted({m for v in same for m in v.models})), assumptions))
-    return tuple(sorted(variants, key=lambda v: (bool(v.models), -len(v.models), v.models)))
+    return tuple(sorted(variants, key=lambda v: (v.accelerated, bool(v.models), -len(v.models), v.models)))
 
 # %% ../../nbs/records/06_database.ipynb #d842e9b1
 def doubted(proof: dict, models) -> set[str]:

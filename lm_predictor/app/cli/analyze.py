@@ -220,20 +220,20 @@ def shown_options(a) -> None:
     )
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #5331d98d
-def _cost(args):
-    "The cost of the model that was named, traced where it must be"
+def _cost(args, then=lambda cost: cost):
+    "What `then` makes of the cost of the model that was named, traced where it must be"
     from lm_predictor.obtain.analyze import analyze
     with tracing() as progress:
-        return analyze(args.model, progress=progress, trust_remote_code=args.trust_remote_code)
+        return then(analyze(args.model, progress=progress, trust_remote_code=args.trust_remote_code))
 
 
 def _run(args):
     "The model that was named at the workload and on the device that were"
-    run = _cost(args).at(
-        batch_size=args.batch_size, seq_len=args.seq_len, cache_len=args.cache_len, logits=args.logits,
-        execution=args.execution, without=args.without, w_bits=args.w_bits, a_bits=args.a_bits, kv_bits=args.kv_bits,
-        active_experts=args.active_experts
-    )
+    sizes = {
+        n: getattr(args, n)
+        for n in ("batch_size", "seq_len", "cache_len", "logits", "w_bits", "a_bits", "kv_bits", "active_experts")
+    }
+    run = _cost(args, lambda cost: cost.at(execution=args.execution, without=args.without, **sizes))
     return run if args.hardware is None else run.on(args.hardware)
 
 

@@ -15,7 +15,7 @@ from .terminal import Progress, tracing
 from ...models.loading import load_config
 from ...models.remote_code import TRACE_EXTRA, missing_package, where_raised
 from ...models.validation import check_numbers
-from ...obtain.find import find_record, trace_config
+from ...obtain.find import find_record, runs_functions, trace_config
 from ...obtain.store import store_class
 from ...records.database import Database
 from ...records.files import check_writable, model_path
@@ -49,6 +49,19 @@ def traced_class(trace_class, name: str):
             raise
         raise Refusal(f"{name} cannot be traced: {at}: {type(e).__name__}: {e}") from None
 
+# %% ../../../nbs/app/cli/04_tracing.ipynb #534681c4
+def _print_traced(name: str, record, classes: list, took: float) -> None:
+    "Print what a trace gave, in so many seconds"
+    functions = f" with {', '.join(record.functions)}" if record.functions else ""
+    found = f"{len(record.cases)} cases, {len(classes)} classes"
+    print(f"{name}: {record.class_name}{functions}, {found} in {took:.1f} s")
+    for c in classes:
+        print(f"  {c}")
+    for a in record.assumptions:
+        print(f"assumes {a}")
+    for op, where in record.uncounted.items():
+        print(f"NOT COUNTED: {op} ({where})")
+
 # %% ../../../nbs/app/cli/04_tracing.ipynb #6ba9af25
 def trace_options(t) -> None:
     "What is traced"
@@ -74,17 +87,14 @@ def _trace_model(target: str, trust_remote_code: bool, db: Database, start: floa
     name, config = load_config(target, trust_remote_code)
     check_numbers(config)
     with tracing() as progress:
-        record, classes = trace_config(config, db, progress)
-    found, took = f"{len(record.cases)} cases, {len(classes)} classes", f"{time.perf_counter() - start:.1f} s"
-    print(f"{name}: {record.class_name}, {found} in {took}")
-    for c in classes:
-        print(f"  {c}")
-    for a in record.assumptions:
-        print(f"assumes {a}")
-    for op, where in record.uncounted.items():
-        print(f"NOT COUNTED: {op} ({where})")
+        made = [trace_config(config, db, progress)]
+    if runs_functions(made[0][0]):
+        with tracing() as progress:
+            made.append(trace_config(config, db, progress, accelerated=True))
+    for record, classes in made:
+        _print_traced(name, record, classes, time.perf_counter() - start)
     print(f"stored in {db.overlay}")
-    return 2 if record.uncounted else 0
+    return 2 if any(record.uncounted for record, _ in made) else 0
 
 
 def trace_command(args) -> int:

@@ -17,14 +17,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...formula.caches import cached, registered
+from ...cost.functions import function_cost
 from ...cost.operators import Cost, METADATA, Operand, operator_cost
 from ...records.source import SourceError, package_root, source_file
 from .patches import patched
 from .values import tensors_in
 
 # %% auto #0
-__all__ = ['TraceError', 'Storage', 'Op', 'Call', 'size', 'dimensions', 'distinct', 'view_key', 'operand', 'frame_file',
-           'find_line', 'in_elements_of', 'Recorder', 'recording']
+__all__ = ['FUNCTIONS', 'TraceError', 'Storage', 'Op', 'Call', 'size', 'dimensions', 'distinct', 'view_key', 'operand',
+           'frame_file', 'find_line', 'in_elements_of', 'Recorder', 'recording']
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #9f6ef986
 class TraceError(ValueError):
@@ -107,6 +108,18 @@ def view_key(t: torch.Tensor) -> tuple:
 def operand(t: torch.Tensor) -> Operand:
     "What a cost rule sees of a tensor: its shape, and how many elements are really there"
     return Operand(dimensions(t, t.shape), distinct(t))
+
+# %% ../../../nbs/tracing/runtime/01_recorder.ipynb #03384d1d
+FUNCTIONS = "lm_predictor"  # the namespace of the operators that stand for accelerated functions
+
+
+def _cost_of_function(func, name: str, args: tuple) -> Cost:
+    "What the rule of an accelerated function says of a call"
+    known = {p.name: v for p, v in zip(func._schema.arguments, args)}
+    first = next(known[n] for n in ("x", "u", "q") if n in known)
+    item = sympy.Symbol("a_bytes", positive=True) if first.dtype == torch.bfloat16 else first.dtype.itemsize
+    seen = lambda v: operand(v) if isinstance(v, torch.Tensor) else size(v) if isinstance(v, torch.SymInt) else v
+    return function_cost(name, {n: seen(v) for n, v in known.items()}, item)
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #8cb4d9fa
 @cached()
@@ -222,7 +235,10 @@ class Recorder(TorchDispatchMode):
         if outs and not func._schema.is_mutable and all(t.untyped_storage()._cdata in before for t in outs):
             return
         given, made = [operand(t) for t in ins], [operand(t) for t in outs]
-        cost = operator_cost(name, given, made, args, pointwise=torch.Tag.pointwise in func.tags)
+        if func.namespace == FUNCTIONS:
+            cost = _cost_of_function(func, name, args)
+        else:
+            cost = operator_cost(name, given, made, args, pointwise=torch.Tag.pointwise in func.tags)
         file, line, via = self._line()
         if cost.kind == "uncounted":
             self.uncounted.setdefault(str(func), f"{file}:{line}")
