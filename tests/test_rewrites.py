@@ -36,3 +36,23 @@ def test_an_unknown_rewrite_is_refused_with_the_nearest():
     assert found.returncode == 1 and "flash has no rewrites to leave out" in found.stderr
     with pytest.raises(ModelError, match="there is no rewrite 'sibling'; did you mean siblings?"):
         analyze("gpt2").at(seq_len=5, execution="engine", without=["sibling"])
+
+
+def test_deepseek_decode_does_not_expand_its_cache():
+    "batch 16, 8192 cached, one token: 3.40 TFLOP and 0.57 TB, where the source expands every latent: 270 TFLOP, 2.40 TB"
+    found = cli("analyze", "deepseek-ai/DeepSeek-V3", "--batch-size", "16", "--cache-len", "8192", "--execution", "engine",
+                "--format", "json")
+    totals = json.loads(found.stdout)["totals"]
+    assert totals["flops"] == pytest.approx(3.40e12, rel=0.01)
+    assert totals["read_bytes"] + totals["write_bytes"] == pytest.approx(0.57e12, rel=0.02)
+    expanded = analyze("deepseek-v3").at(batch_size=16, cache_len=8192, execution="engine", without="absorb").totals
+    assert expanded.flops > 270e12 and expanded.read_bytes + expanded.write_bytes > 2.3e12
+
+
+@pytest.mark.parametrize("tokens, cached, absorbed", [(2048, 0, False), (1, 8192, True), (64, 8192, True), (512, 8192, False)])
+def test_a_prompt_is_expanded_where_that_is_cheaper(tokens, cached, absorbed):
+    run = analyze("deepseek-v3").at(batch_size=1, seq_len=tokens, cache_len=cached, execution="engine")
+    assert ("absorb" in [r.name for r in run.rewrites]) is absorbed
+    assert any(note.startswith("not applied: absorb") for note in run.notes) is not absorbed
+    other = analyze("deepseek-v3").at(batch_size=1, seq_len=tokens, cache_len=cached, execution="engine", without="absorb")
+    assert run.totals.flops <= other.totals.flops
