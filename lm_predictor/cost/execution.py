@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ..formula.tree import Formula
 from ..formula.language import parse, total
+from .quantized import quantize_inputs
 from ..records.graph import Graph, Node, Read
 from ..records.analysis import ZERO, Cost
 
@@ -16,7 +17,7 @@ from ..records.analysis import ZERO, Cost
 __all__ = ['EXECUTIONS', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers', 'readers', 'ancestors', 'attentions',
            'planned', 'columns', 'applies_mask', 'picked', 'merge_attention', 'wanted', 'drop_unused',
            'append_in_place', 'fold_copies', 'interrupted', 'fuse', 'same_rows', 'in_order', 'outside',
-           'distinct_elements', 'kernel', 'title', 'plan_of', 'kernels_of', 'source_kernels', 'unwritten']
+           'distinct_elements', 'multiplies', 'kernel', 'title', 'plan_of', 'kernels_of', 'source_kernels', 'unwritten']
 
 # %% ../../nbs/cost/02_execution.ipynb #8a16ae02
 EXECUTIONS = ("eager", "fused", "flash", "kernels", "engine")
@@ -30,10 +31,11 @@ class DeviceKernel:
     line: int  # source line of its main operator
     repeat: Formula
     cost: Cost
-    nodes: tuple[int, ...]  # indices of the operators in the graph
+    nodes: tuple[int, ...]  # indices of the operators in the graph; beyond them those that quantize an input
     inside: Formula = ZERO  # of the bytes of `cost`, those of its own intermediate results
     reads: tuple[int, ...] = ()  # tensors that it reads from memory
     writes: tuple[int, ...] = ()  # tensors that it writes to memory
+    multiplies: str = ""  # the type that its products multiply where their inputs are quantized: fp8, int8, fp4
 
 
 def base_name(op: str) -> str:
@@ -358,6 +360,12 @@ def distinct_elements(graph: Graph, tensor: int, reads: list[Read]) -> Formula:
 RANK = {"matmul": 4, "attention": 4, "softmax": 3, "norm": 3, "reduction": 2, "pointwise": 1}
 
 
+def multiplies(graph: Graph, nodes: list[Node]) -> str:
+    "The type that operators multiply where the inputs of a product are quantized; empty where they are not"
+    narrow = [graph.tensors[r.tensor].inputs for n in nodes if n.kind == "matmul" for r in n.reads]
+    return next((inputs[0] for inputs in narrow if inputs), "")
+
+
 def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKernel:
     "The kernel that runs some operators of a plan; `read`: who reads each tensor"
     graph, nodes = plan.graph, [plan.nodes[i] for i in group]
@@ -374,7 +382,7 @@ def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKe
                         Cost(total(n.flops for n in nodes), total(n.matmul_flops for n in nodes),
                              bytes_read + inside[0],
                              total(e * graph.tensors[t].item for t, e in out.items()) + inside[1]),
-                        tuple(group), inside[0] + inside[1], tuple(needed), tuple(out))
+                        tuple(group), inside[0] + inside[1], tuple(needed), tuple(out), multiplies(graph, nodes))
 
 
 def title(plan: Plan, group: list[int]) -> str:
@@ -396,20 +404,23 @@ def plan_of(graph: Graph, execution: str) -> Plan:
 
 def kernels_of(plan: Plan) -> list[DeviceKernel]:
     "The kernels of a plan, in order"
-    read = readers(plan.nodes)
-    return [kernel(plan, group, read) for group in in_order(plan, plan.groups or fuse(plan))]
+    groups, before = plan.groups or fuse(plan), plan.nodes
+    graph, nodes = quantize_inputs(plan.graph, before, shared=True)
+    plan, read = replace(plan, graph=graph, nodes=nodes), readers(nodes)
+    return [kernel(plan, group, read) for group in in_order(plan, [*groups, *([i] for i in nodes if i not in before)])]
 
 
 def source_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]:
     "The kernels of the operators that the source has, in order, in an execution other than `engine`"
     if execution == "eager":
         repeat = {call: graph.repeat(call) for call in {n.call for n in graph.nodes}}
+        graph, nodes = quantize_inputs(graph, dict(enumerate(graph.nodes)), shared=False)
         return [
             DeviceKernel(
                 base_name(n.op), n.call, n.line, repeat[n.call], graph.cost(n), (i,), n.inside[0] + n.inside[1],
-                tuple(r.tensor for r in n.reads), tuple(t for t, _ in n.writes)
+                tuple(r.tensor for r in n.reads), tuple(t for t, _ in n.writes), multiplies(graph, [n])
             )
-            for i, n in enumerate(graph.nodes)
+            for i, n in nodes.items()
         ]
     return kernels_of(plan_of(graph, execution))
 

@@ -13,7 +13,7 @@ from ..models.validation import ModelError
 from ..records.cases import Case
 
 # %% auto #0
-__all__ = ['BITS', 'PROMPT', 'Workload', 'active_experts', 'whole']
+__all__ = ['BITS', 'PROMPT', 'Workload', 'active_experts', 'reached_of', 'whole']
 
 # %% ../../nbs/cost/03_workload.ipynb #4c55d27f
 BITS = (4, 8, 16, 32)
@@ -91,6 +91,25 @@ def active_experts(experts: int, per_token: int, tokens: int) -> Fraction:
     E (1 - (1 - k/E)^T), rounded to a thousandth: an expert is missed by one token with probability 1 - k/E.
     """
     return Fraction(round(1000 * experts * (1 - (1 - per_token / experts) ** tokens)), 1000)
+
+# %% ../../nbs/cost/03_workload.ipynb #6f3a9e64
+def reached_of(
+    experts: int,    # of a layer
+    each: int,       # that one token is routed to
+    tokens: int,
+    given: float | None,  # as asked for; None for what uniform routing expects
+) -> tuple[Fraction, str]:
+    "Experts per layer that are reached, and a sentence saying where the number comes from; raises ModelError"
+    if given is None:
+        reached = active_experts(experts, each, tokens)
+        return reached, (
+            f"expert weights read: {float(reached):g} of {experts} experts per layer, expected when {tokens} "
+            f"token(s) choose {each} uniformly; --active-experts sets another number"
+        )
+    if given > experts:
+        raise ModelError(f"active_experts {given:g} is more than the {experts} experts of a layer")
+    said = f"expert weights read: {given:g} of {experts} experts per layer, as given"
+    return Fraction(given).limit_denominator(1000), said
 
 # %% ../../nbs/cost/03_workload.ipynb #69345c28
 def whole(x) -> int:

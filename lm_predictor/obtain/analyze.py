@@ -11,6 +11,7 @@ from functools import partial
 from ..models.hub import also_here, presets
 from ..models.loading import load_config
 from ..models.matching import left_to_class, symbol_values, unknown_names
+from ..models.quantization import read_quantization
 from ..models.remote_code import own_code
 from ..models.validation import ModelError, check_numbers
 from .find import Found, find, runs_functions
@@ -39,8 +40,6 @@ def _unread(config: dict, record: ModelRecord):
             f"the config names code of its own ({own_code(config)}), which was not run: "
             "the class of transformers was analyzed"
         )
-    if config.get("quantization_config"):
-        yield "the config's quantization_config is not read: give the widths with w_bits, a_bits, kv_bits"
 
 # %% ../../nbs/obtain/04_analyze.ipynb #6c22d83c
 def _cost(name: str, config: dict, found: Found, db: Database, here: str, accelerated: Callable) -> ModelCost:
@@ -48,8 +47,8 @@ def _cost(name: str, config: dict, found: Found, db: Database, here: str, accele
     unproven = untrusted(found.record, db)
     doubts = [f"unverified: {', '.join(unproven)}; `lm-predictor verify {name}` says why"] if unproven else []
     notes = [*filter(None, (here, found.note)), *_unread(config, found.record)]
-    values = symbol_values(found.record, config)
-    return ModelCost(name, found.record, values, tuple(doubts), tuple(notes), accelerated)
+    values, quantization = symbol_values(found.record, config), read_quantization(config)
+    return ModelCost(name, found.record, values, tuple(doubts), tuple(notes), quantization, accelerated)
 
 
 def _accelerated(source: ModelRecord, fast: Callable[[], ModelCost]) -> ModelCost | str:
@@ -90,6 +89,7 @@ def analyze(
     if not isinstance(config.get("model_type"), str):
         raise ModelError("config has no model_type; a config of transformers names one, such as \"llama\"")
     check_numbers(config)
+    read_quantization(config)  # one that is not known is refused before anything is traced
     db = db or Database()
     here = also_here(model) if isinstance(model, str) else ""
     cost = lambda found, accelerated=str: _cost(name, config, found, db, here, accelerated)

@@ -27,6 +27,8 @@ class Tensor(Generic[N]):
     elements: N
     item: N  # bytes of an element: w_bytes, a_bytes, kv_bytes or a number
     kind: str  # weight, buffer, input, cache, activation
+    # of a weight whose product quantizes its other input: in which type, and bytes of an element of it then
+    inputs: tuple[str, N] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ class Graph(Generic[N]):
                  given(n.scores), given(n.pairs), (fn(n.inside[0]), fn(n.inside[1])))
             for n in self.nodes
         )
-        tensors = tuple(Tensor(fn(t.elements), fn(t.item), t.kind) for t in self.tensors)
+        narrow = lambda inputs: None if inputs is None else (inputs[0], fn(inputs[1]))
+        tensors = tuple(Tensor(fn(t.elements), fn(t.item), t.kind, narrow(t.inputs)) for t in self.tensors)
         return Graph(tensors, calls, self.lines, nodes, self.logits, fn(self.kv_cache_bytes))
 
     def at(self, values: dict) -> Graph:

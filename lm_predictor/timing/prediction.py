@@ -10,15 +10,16 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
 
 from ..cost.execution import EXECUTIONS, attentions
 from ..cost.rewrites.engine import applied_rewrites, check_rewrites, device_kernels
 from ..cost.rewrites.rule import replaced_lines
 from ..cost.operators import CONVENTION
-from ..cost.workload import PROMPT, Workload, active_experts, whole
+from ..cost.quantized import QuantizedGraph, quantized_graph
+from ..cost.workload import PROMPT, Workload, reached_of, whole
 from ..formula.tree import FormulaError
+from ..models.quantization import Quantization
 from ..models.validation import ModelError
 from ..records.model import ModelRecord
 from .hardware import Hardware, compute_dtype, load_hardware
@@ -46,6 +47,7 @@ class KernelRow:
     time_s: float | None = None
     bound: str | None = None
     inside_bytes: int = 0  # of those read and written, what it writes for itself and reads back
+    multiplies: str = ""  # the type that its products multiply where their inputs are quantized: fp8, int8, fp4
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _left_out(execution: str, without) -> tuple[str, ...]:
 def _as_markdown(run: Run) -> str:
     "What a run is about, its sums, and its kernels in the order of execution"
     t, w, device = run.totals, run.workload, run.hardware
-    about = [f"**{run.model}**", str(w), w.widths, run.execution, f"logits {w.logits}"]
+    about = [f"**{run.model}**", str(w), run.widths, run.execution, f"logits {w.logits}"]
     about += [f"rewrites: {' '.join(r.name for r in run.rewrites)}"] if run.rewrites else []
     about += [device.title] if device else []
     memory = f"weights {t.weight_bytes:,} B, KV cache afterwards {t.kv_cache_bytes:,} B"
@@ -164,6 +166,7 @@ class Run:
     modules: tuple[tuple[str, str], ...] = ()  # (path, class) of every module called, in order
     hardware: Hardware | None = None
     rewrites: tuple[RewriteRow, ...] = ()  # what `engine` changed, in the order in which it did
+    quantization: str = ""  # what of the config's quantization was applied: `fp8`, `nvfp4 (modelopt)`
 
     def on(self, hardware) -> Run:
         "The same run with times: a Hardware, a name, an alias or the path of a device file"
@@ -173,10 +176,21 @@ class Run:
         for k in self.kernels:
             # attention multiplies activations by the cache
             dtype = cached if k.operation.startswith("attention") else weights
+            dtype = k.multiplies if k.multiplies in dict(device.peaks) else dtype
             t = kernel_time(k.flops, k.matmul_flops, k.read_bytes + k.write_bytes, device, dtype)
             rows.append(replace(k, time_s=t.time_s, bound=t.bound))
         time = math.fsum(k.time_s * k.count for k in rows)
-        return replace(self, kernels=tuple(rows), totals=replace(self.totals, time_s=time), hardware=device)
+        lacking = sorted({k.multiplies for k in rows} - {"", *dict(device.peaks)})
+        slow = [f"{device.title} multiplies no {dtype}: its products are timed at {weights}" for dtype in lacking]
+        totals = replace(self.totals, time_s=time)
+        return replace(self, kernels=tuple(rows), totals=totals, hardware=device, notes=(*self.notes, *slow))
+
+    @property
+    def widths(self) -> str:
+        "How many bits a number has, in a few words"
+        w = self.workload
+        rest = f"activations {w.a_bits}, KV {w.kv_bits} bit"
+        return f"weights {self.quantization}, {rest}" if self.quantization else w.widths
 
     @property
     def time_s(self) -> float:
@@ -219,8 +233,10 @@ class Run:
     def to_json(self, layers: bool = False, sort: str = "order") -> dict:
         "The run as the CLI prints it with --format json; with `layers`, the module tree instead of the kernels"
         w, device, t = self.workload, self.hardware, self.totals
+        narrow = {} if self.quantization else {"multiplies"}  # said where the config's quantization is applied
+        fields = lambda k: {name: value for name, value in asdict(k).items() if name not in narrow}
         rows = {"layers": [asdict(row) for row in self.layers(sort)]} if layers else {
-            "kernels": [{**asdict(k), "share": self.share(k)} for k in self.sorted(sort)]}
+            "kernels": [{**fields(k), "share": self.share(k)} for k in self.sorted(sort)]}
         return {
             "model": self.model, "class_name": self.class_name, "workload": {**asdict(w), "phase": w.phase},
             "execution": self.execution, "rewrites": [asdict(r) for r in self.rewrites],
@@ -230,7 +246,8 @@ class Run:
                 "weight_bytes": t.weight_bytes, "kv_cache_bytes": t.kv_cache_bytes, "needed_bytes": self.memory_bytes,
                 "device_bytes": device.memory_bytes if device else None, "fits": self.fits
             },
-            **rows, "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)
+            **({"quantization": self.quantization} if self.quantization else {}), **rows,
+            "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)
         }
 
     def to_csv(self, layers: bool = False, sort: str = "order") -> str:
@@ -270,6 +287,7 @@ class ModelCost:
     values: dict  # the config's numbers by symbol
     doubts: tuple[str, ...] = ()  # what is said before the record's own notes: that it is not verified
     notes: tuple[str, ...] = ()  # what is said after them: what of the config was not read
+    quantization: Quantization | None = None  # what the config says of quantized weights
     # gives the ModelCost of the source with its accelerated functions, which answers `kernels`, or a sentence why there
     # is none; an empty one where the source has no such functions, or none is asked for
     accelerated: Callable[[], ModelCost | str] = str
@@ -291,16 +309,18 @@ class ModelCost:
         """Numbers at a workload: a Workload, or its fields by keyword (batch_size, seq_len, cache_len, logits, ...).
 
         Without `seq_len`: one new token after a cache, else a prompt of 2048 tokens, or of all positions that a model
-        has where these are fewer. `without`: names of rewrites that `engine` leaves out. Raises ModelError when the
-        workload is outside of what the formulas assume.
+        has where these are fewer. Without `w_bits`, or with None: what the config's quantization says, else 16; a
+        `w_bits` that is given is that of all weights. `without`: names of rewrites that `engine` leaves out. Raises
+        ModelError when the workload is outside of what the formulas assume.
         """
-        workload, short = self._asked(workload, sizes)
+        workload, short, given = self._asked(workload, sizes)
         (cost, said), without = self.answering(execution), _left_out(execution, without)
         if cost is not self:
-            return cost.at(workload, execution, without)
+            return cost.at(workload, execution, without, w_bits=workload.w_bits if given else None)
         case, values, routed = self.case_at(workload)
         try:
-            graph, kernels, notes, rewrites = self._plan_at(case, execution, without, values)
+            stored = self._stored(case, given, values)
+            graph, kernels, notes, rewrites = self._plan_at(case, execution, without, stored, values)
             rows = tuple(row for k in kernels if (row := self._row(graph, k, values)).count)
         except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
             raise ModelError(
@@ -311,14 +331,23 @@ class ModelCost:
             raise ModelError(f"{self.record.where}: the record is damaged (it has no operators); restore or delete it")
         total = lambda name: sum(getattr(k, name) * k.count for k in rows)
         totals = Totals(total("flops"), total("matmul_flops"), total("read_bytes"), total("write_bytes"),
-                        whole(self.record.weight_bytes.evaluate(values)), whole(graph.kv_cache_bytes.evaluate(values)))
+                        whole(self.record.weight_bytes.evaluate(values) - stored.saved),
+                        whole(graph.kv_cache_bytes.evaluate(values)))
         return Run(
             self.model, self.record.class_name, workload, execution, rows, totals,
             tuple(self.record.uncounted.items()), self.parameters,
-            (*self.doubts, *self.record.notes, *self.notes, *self._on_positions(workload, short), *routed, *notes,
-             *said),
-            tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls)), rewrites=_rewrite_rows(graph, rewrites)
+            (*self.doubts, *self.record.notes, *self.notes, *stored.notes,
+             *self._on_positions(workload, short), *routed, *notes, *said),
+            tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls)), rewrites=_rewrite_rows(graph, rewrites),
+            quantization=stored.quantization
         )
+
+    def _stored(self, case: str, given: bool, values: dict) -> QuantizedGraph:
+        "The graph of a case with the bytes of its weights: of all symbols, and whether a w_bits is given; made once"
+        graph, key = self.record.graph(case), (case, given, values["w_bytes"], values["kv_bytes"])
+        if self._planned.get(key, (None,))[0] is not graph:
+            self._planned[key] = graph, quantized_graph(self.record, graph, self.quantization, values, given)
+        return self._planned[key][1]
 
     def answering(self, execution: str) -> tuple[ModelCost, tuple[str, ...]]:
         """The cost whose record answers an execution, and what a report must say of that.
@@ -361,8 +390,10 @@ class ModelCost:
         most = f"{self._positions} positions of the config (max_position_embeddings)"
         return [f"{tokens} tokens are more than the {most}"]
 
-    def _asked(self, workload: Workload | None, sizes: dict) -> tuple[Workload, bool]:
-        "The workload that is asked for, and whether its prompt is as short as the model's positions"
+    def _asked(self, workload: Workload | None, sizes: dict) -> tuple[Workload, bool, bool]:
+        "The workload asked for; whether its prompt is as short as the model's positions; whether it gives w_bits"
+        if sizes.get("w_bits", 0) is None:
+            sizes = {name: value for name, value in sizes.items() if name != "w_bits"}
         try:
             asked = replace(workload, **sizes) if workload else Workload(**sizes)
         except TypeError as e:
@@ -372,21 +403,22 @@ class ModelCost:
             ) from None
         free = workload is None and sizes.get("seq_len") is None and not asked.cache_len
         short = free and self._positions < PROMPT
-        return (replace(asked, seq_len=self._positions) if short else asked), short
+        given = "w_bits" in sizes or asked.w_bits != 16
+        return (replace(asked, seq_len=self._positions) if short else asked), short, given
 
-    def _plan_at(self, case: str, execution: str, without: tuple, values: dict) -> tuple:
+    def _plan_at(self, case: str, execution: str, without: tuple, stored: QuantizedGraph, values: dict) -> tuple:
         "The plan of a case without the rewrites that cost more than they save at given sizes"
-        *plan, rewrites = self._plan(case, execution, without)
+        *plan, rewrites = self._plan(case, execution, without, stored)
         dearer = tuple(a.rewrite.name for a in rewrites if a.when and not a.when.holds(values))
         if not dearer:
             return *plan, rewrites
-        graph, kernels, notes, rewrites = self._plan(case, execution, check_rewrites((*without, *dearer)))
+        graph, kernels, notes, rewrites = self._plan(case, execution, check_rewrites((*without, *dearer)), stored)
         why = "at these sizes the source's own way moves less or computes less"
         return graph, kernels, [*notes, f"not applied: {', '.join(dearer)} ({why})"], rewrites
 
-    def _plan(self, case: str, execution: str, without: tuple) -> tuple:
+    def _plan(self, case: str, execution: str, without: tuple, stored: QuantizedGraph) -> tuple:
         "The graph of a case, its device kernels, notes and rewrites; made once, so that a slider is followed"
-        graph, key = self.record.graph(case), (case, execution, without)
+        graph, key = stored.graph, (case, execution, without, stored.quantization)
         if self._planned.get(key, (None,))[0] is not graph:
             same = lambda f: self._formulas.setdefault(f, f)  # many kernels cost the same: each formula is held once
             kernels = [
@@ -423,20 +455,7 @@ class ModelCost:
         if not self.record.experts:
             return ()
         experts, each = (f.evaluate(values) for f in self.record.experts)
-        tokens, given = workload.batch_size * workload.seq_len, workload.active_experts
-        if given is None:
-            reached = active_experts(experts, each, tokens)
-            return (
-                reached,
-                f"expert weights read: {float(reached):g} of {experts} experts per layer, expected when {tokens} "
-                f"token(s) choose {each} uniformly; --active-experts sets another number"
-            )
-        if given > experts:
-            raise ModelError(f"active_experts {given:g} is more than the {experts} experts of a layer")
-        return (
-            Fraction(given).limit_denominator(1000),
-            f"expert weights read: {given:g} of {experts} experts per layer, as given"
-        )
+        return reached_of(experts, each, workload.batch_size * workload.seq_len, workload.active_experts)
 
     def _row(self, graph, kernel, values: dict) -> KernelRow:
         site, line = graph.calls[kernel.call], graph.lines[kernel.line]
@@ -444,5 +463,6 @@ class ModelCost:
         return KernelRow(
             site.path, site.class_name, kernel.operation, f"{line.file}:{line.line}", line.code,
             f"{call.file}:{call.line}" if call else "", kernel.repeat.evaluate(values),
-            *(whole(f.evaluate(values)) for f in kernel.cost), inside_bytes=whole(kernel.inside.evaluate(values))
+            *(whole(f.evaluate(values)) for f in kernel.cost), inside_bytes=whole(kernel.inside.evaluate(values)),
+            multiplies=kernel.multiplies
         )

@@ -64,12 +64,17 @@ def kernel_columns(
     ]
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #c0bc5c30
-def _device(w, hardware) -> str:
-    "A device, with its rates for numbers of so many bits"
+def _device(w, hardware, narrow=()) -> str:
+    "A device, with its rates for numbers of so many bits, and for the types of quantized products"
     from lm_predictor.timing.hardware import compute_dtype
     dtype = compute_dtype(w.w_bits, w.a_bits, hardware)
-    rates = f"{hardware.peak(dtype) / 1e12:,.4g} TFLOP/s, {hardware.memory_bandwidth / 1e9:,.4g} GB/s"
-    return f"{hardware.title}  ({dtype} {rates})"
+    return f"{hardware.title}  ({_rates([dtype, *narrow], hardware)}, {hardware.memory_bandwidth / 1e9:,.4g} GB/s)"
+
+
+def _rates(dtypes, hardware) -> str:
+    "The peaks of a device for some types that it has"
+    has = [d for d in dict.fromkeys(dtypes) if d in dict(hardware.peaks)]
+    return ", ".join(f"{d} {hardware.peak(d) / 1e12:,.4g} TFLOP/s" for d in has)
 
 
 def headline(run) -> list[list[str]]:
@@ -77,8 +82,8 @@ def headline(run) -> list[list[str]]:
     w = run.workload
     lines = [["NOT COUNTED: " + ", ".join(f"{o} ({at})" for o, at in run.uncounted)]] if run.uncounted else []
     lines += [[f"note: {n}"] for n in run.notes]
-    about = [f"{run.model}  {w}", w.widths, run.execution, f"logits {w.logits}"]
-    about += [_device(w, run.hardware)] if run.hardware else []
+    about = [f"{run.model}  {w}", run.widths, run.execution, f"logits {w.logits}"]
+    about += [_device(w, run.hardware, [k.multiplies for k in run.kernels if k.multiplies])] if run.hardware else []
     applied = [[f"rewrites: {', '.join(r.name for r in run.rewrites)}"]] if run.rewrites else []
     return [*lines, about, *applied]
 
@@ -177,6 +182,16 @@ def picture(name: str):
         print(f"{path} written", file=sys.stderr)
     return draw
 
+# %% ../../../nbs/app/cli/02_analyze.ipynb #5b1d70aa
+def _width_options(a) -> None:
+    "The bits of numbers"
+    a.add_argument(
+        "--w-bits", type=count, metavar="N",
+        help="bits of all weights: 4, 8, 16 or 32 (default: what the config's quantization_config says, else 16)"
+    )
+    for name, what in (("a", "activations"), ("kv", "cached keys and values")):
+        a.add_argument(f"--{name}-bits", type=count, default=16, metavar="N", help=f"bits of {what}: 4, 8, 16 or 32")
+
 # %% ../../../nbs/app/cli/02_analyze.ipynb #b6739291
 def workload_options(a) -> None:
     "The model and the workload"
@@ -189,8 +204,7 @@ def workload_options(a) -> None:
     a.add_argument("--cache-len", type=count, default=0, metavar="N", help="tokens already in the KV cache")
     a.add_argument("--logits", choices=("last", "all"), default="last")
     a.add_argument("--hardware", metavar="NAME", help="device name, alias, or path of a device file")
-    for name, what in (("w", "weights"), ("a", "activations"), ("kv", "cached keys and values")):
-        a.add_argument(f"--{name}-bits", type=count, default=16, metavar="N", help=f"bits of {what}: 4, 8, 16 or 32")
+    _width_options(a)
     a.add_argument(
         "--active-experts", type=amount, metavar="N",
         help="experts per layer that some token reaches (default: expected under uniform routing)"

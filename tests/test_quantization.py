@@ -1,0 +1,223 @@
+"""The quantization_config of published checkpoints, as a user meets it: through a config.json and the CLI.
+
+The entries are those of the published config.json files (aiconfigurator-core 0.12 carries copies of most).
+"""
+import json
+
+import pytest
+
+from lm_predictor.app.cli.main import main
+from lm_predictor.cost.quantized import quantized
+from lm_predictor.models.hub import presets
+from lm_predictor.models.matching import fits, stored_records, symbol_values
+from lm_predictor.models.quantization import read_quantization
+from lm_predictor.records.database import Database, shipped_directory
+
+FP8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}
+MXFP4 = {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+         "quant_method": "mxfp4"}
+AWQ = {"bits": 4, "group_size": 128, "modules_to_not_convert": None, "quant_method": "awq", "version": "gemm", "zero_point": True}
+GPTQ = {"batch_size": 1, "bits": 4, "block_name_to_quantize": None, "damp_percent": 0.01, "desc_act": False, "group_size": 128,
+        "modules_in_block_to_quantize": None, "quant_method": "gptq", "sym": True, "true_sequential": True}
+NF4 = {"_load_in_4bit": True, "_load_in_8bit": False, "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_type": "nf4",
+       "bnb_4bit_use_double_quant": True, "llm_int8_skip_modules": None, "load_in_4bit": True, "load_in_8bit": False,
+       "quant_method": "bitsandbytes"}
+FP8_DYNAMIC = {
+    "config_groups": {"group_0": {
+        "input_activations": {"dynamic": True, "num_bits": 8, "strategy": "token", "symmetric": True, "type": "float"},
+        "targets": ["Linear"],
+        "weights": {"dynamic": False, "num_bits": 8, "strategy": "channel", "symmetric": True, "type": "float"}}},
+    "format": "float-quantized", "ignore": ["lm_head"], "kv_cache_scheme": None, "quant_method": "compressed-tensors",
+    "quantization_status": "compressed"}
+W4A16 = {
+    "config_groups": {"group_0": {
+        "input_activations": None, "targets": ["Linear"],
+        "weights": {"actorder": None, "dynamic": False, "group_size": 128, "num_bits": 4, "strategy": "group", "symmetric": True,
+                    "type": "int"}}},
+    "format": "pack-quantized", "ignore": ["lm_head", "re:.*self_attn.*"], "quant_method": "compressed-tensors"}
+NVFP4 = {
+    "config_groups": {"group_0": {
+        "input_activations": {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}, "targets": ["Linear"],
+        "weights": {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}}},
+    "ignore": ["lm_head", "model.layers.0.self_attn*", "model.layers.1.self_attn*"], "quant_algo": "NVFP4",
+    "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+    "producer": {"name": "modelopt", "version": "0.35.0"}, "quant_method": "modelopt"}
+SIZES = "--batch-size 16 --cache-len 8192".split()
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    "Analyze a preset with a quantization_config: what --format json prints"
+    def analyzed(preset, quantization, *options):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(presets()[preset]["config"] | {"quantization_config": quantization}), encoding="utf-8")
+        assert main(["analyze", str(path), "--format", "json", *SIZES, *options]) == 0
+        return json.loads(capsys.readouterr().out)
+    return analyzed
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    "What is said where a quantization_config is refused"
+    def said(quantization):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(presets()["openai-community/gpt2"]["config"] | {"quantization_config": quantization}), encoding="utf-8")
+        assert main(["analyze", str(path)]) == 1
+        out, err = capsys.readouterr()
+        assert not out and err.count("\n") == 1
+        return err
+    return said
+
+
+def layer(hidden, heads, kv, head, inner):
+    "(outputs, inputs) of the matrices of a layer of Llama's kind"
+    return [(heads * head, hidden), (kv * head, hidden), (kv * head, hidden), (hidden, heads * head),
+            (inner, hidden), (inner, hidden), (hidden, inner)]
+
+
+LLAMA = layer(4096, 32, 8, 128, 14336)  # Llama-3.1-8B, 32 layers
+HELD = 8030261248 - 32 * sum(n * k for n, k in LLAMA)  # embeddings, head, norms
+
+
+def weight_bytes(found):
+    return found["totals"]["weight_bytes"]
+
+
+def notes(found):
+    return "\n".join(found["notes"])
+
+
+def test_deepseek_v3_has_the_published_scales(run):
+    """The hub's metadata: 684,531,386,000 numbers, of which 41,540,496 are scales. A layer of 256 experts, the multi-token-prediction
+    layer's kind, has 702,264 of them: (experts and shared expert) / 128^2 = 688,128 + 2,688, and of attention 672 + 2304 + 56 * 5 + 1024 + 7168."""
+    found = run("deepseek-ai/DeepSeek-V3", FP8)
+    quantized, scales = 669_065_609_216, 41_540_496 - 702_264
+    assert weight_bytes(found) == quantized + 2 * (671_026_404_352 - quantized) + 4 * scales
+    assert f"{quantized:,} weights in fp8, a float32 scale per 128x128 block; left in 16 bits: lm_head, embeddings" in notes(found)
+    before = run("deepseek-ai/DeepSeek-V3", FP8, "--w-bits", "16")
+    assert weight_bytes(before) == 2 * 671_026_404_352 and found["totals"]["flops"] == before["totals"]["flops"]
+    assert "all weights have the 16 bits given; quantization_config (fp8) is not applied" in notes(before)
+
+
+def test_gpt_oss_120b_has_the_published_size(run):
+    "36 layers of 128 experts in 4.25 bits, the rest in 16: the files of the checkpoint hold 65.2 GB (60.8 GiB in its model card)"
+    found, expert = run("openai/gpt-oss-120b", MXFP4), 3 * 2880 * 2880
+    quantized = 36 * 128 * expert
+    assert weight_bytes(found) == quantized * 17 // 32 + 2 * (116_829_156_672 - quantized) == 65_248_815_744
+    assert not [k for k in found["kernels"] if "quantize" in k["operation"]]
+    assert "dequantized inside the product, without a kernel" in notes(found)
+
+
+@pytest.mark.parametrize("quantization, each", [
+    (FP8_DYNAMIC, lambda n, k: n * k + 2 * n),
+    (AWQ, lambda n, k: n * k // 2 + k // 128 * n * 5 // 2),
+    (GPTQ, lambda n, k: n * k // 2 + k // 128 * n * 5 // 2 + 4 * k),
+    (GPTQ | {"bits": 8, "group_size": -1}, lambda n, k: n * k + 3 * n + 4 * k),
+    (NF4, lambda n, k: n * k // 2 + n * k // 64 + n * k // 64 // 256 * 4 + 1024 + 64),
+    ({"load_in_8bit": True, "quant_method": "bitsandbytes"}, lambda n, k: n * k + 4 * n),
+    (FP8 | {"weight_block_size": None, "activation_scheme": "static"}, lambda n, k: n * k + 8),
+    ({"quant_algo": "FP8", "exclude_modules": ["lm_head"], "quant_method": "modelopt"}, lambda n, k: n * k + 8),
+], ids=["fp8 dynamic", "awq", "gptq", "gptq int8", "nf4", "int8", "fp8 static", "modelopt fp8"])
+def test_llama_in_each_format(run, quantization, each):
+    found = run("meta-llama/Llama-3.1-8B", quantization)
+    assert weight_bytes(found) == 32 * sum(each(n, k) for n, k in LLAMA) + 2 * HELD
+    assert "left in 16 bits: lm_head, embeddings, norms, routers, biases" in notes(found)
+
+
+def test_what_is_ignored_stays_in_16_bits(run):
+    found = run("meta-llama/Llama-3.1-8B", W4A16)
+    block, attention = LLAMA[4:], sum(n * k for n, k in LLAMA[:4])
+    assert weight_bytes(found) == 32 * (sum(n * k // 2 + n * k // 128 * 2 + 16 for n, k in block) + 2 * attention) + 2 * HELD
+    assert "left in 16 bits: self_attn.q_proj, self_attn.k_proj, self_attn.v_proj, self_attn.o_proj, lm_head," in notes(found)
+
+
+def test_layers_of_one_kind_may_differ(run):
+    "The attention of the first two layers is left in 16 bits"
+    found = run("meta-llama/Llama-3.1-8B", NVFP4)
+    narrow = lambda rows: sum(n * k // 2 + n * k // 16 + 8 for n, k in rows)
+    attention = 30 * narrow(LLAMA[:4]) + 2 * 2 * sum(n * k for n, k in LLAMA[:4])
+    assert weight_bytes(found) == attention + 32 * narrow(LLAMA[4:]) + 2 * HELD
+    assert "self_attn.q_proj (2 of 32), self_attn.k_proj (2 of 32)" in notes(found)
+    assert "the checkpoint is for cached keys and values in fp8: --kv-bits 8 counts them so" in notes(found)
+
+
+def test_inputs_are_quantized_by_kernels_of_their_own(run):
+    """One token of each of 16 sequences: 4096 numbers of 2 bytes are read, 4096 of one byte and a float32 of each row are written;
+    a layer has four such inputs, or one for each of its seven products where every linear layer is alone."""
+    found = run("meta-llama/Llama-3.1-8B", FP8_DYNAMIC, "--hardware", "h100")
+    kernels = [k for k in found["kernels"] if k["operation"] == "quantize_fp8"]
+    assert sum(k["count"] for k in kernels) == 4 * 32 and {k["flops"] for k in kernels} == {0}
+    assert [(k["read_bytes"], k["write_bytes"]) for k in kernels][:1] == [(2 * 16 * 4096, 16 * 4096 + 16 * 4)]
+    product = next(k for k in found["kernels"] if k["path"].endswith("mlp.down_proj") and k["multiplies"])
+    assert product["multiplies"] == "fp8" and product["write_bytes"] == 2 * 16 * 4096
+    assert product["read_bytes"] == 4096 * 14336 + 2 * 4096 + 16 * 14336 + 16 * 4
+    eager = run("meta-llama/Llama-3.1-8B", FP8_DYNAMIC, "--execution", "eager")
+    assert sum(k["count"] for k in eager["kernels"] if k["operation"] == "quantize_fp8") == 7 * 32
+
+
+def test_the_engine_quantizes_the_inputs_of_what_it_joins(run):
+    "q, k and v are one product there, and gate and up: four inputs, four products"
+    found = run("meta-llama/Llama-3.1-8B", FP8_DYNAMIC, "--execution", "engine")
+    products = [k for k in found["kernels"] if k["multiplies"]]
+    quantize = [k for k in found["kernels"] if k["operation"] == "quantize_fp8"]
+    assert sum(k["count"] for k in products) == sum(k["count"] for k in quantize) == 4 * 32
+    weights = 32 * sum(n * k + 2 * n for n, k in LLAMA)
+    assert weights < sum(k["read_bytes"] * k["count"] for k in products) < weights * 1.01
+
+
+def test_a_device_without_the_type_says_so(run):
+    slow, fast = (run("meta-llama/Llama-3.1-8B", FP8_DYNAMIC, "--seq-len", "2048", "--hardware", d) for d in ("a100", "h100"))
+    assert "multiplies no fp8: its products are timed at bf16" in notes(slow) and "multiplies no" not in notes(fast)
+
+
+def test_experts_are_one_by_one_in_a_checkpoint(run):
+    "gate and up of an expert of 1408 outputs have 11 rows of blocks each; of 768, which Qwen3-30B-A3B has, 6"
+    found = run("Qwen/Qwen3-30B-A3B", FP8 | {"modules_to_not_convert": ["lm_head", "model.layers.0.mlp.gate"]})
+    rows = layer(2048, 32, 4, 128, 0)[:4] + 128 * [(768, 2048), (768, 2048), (2048, 768)]
+    blocks = sum(-(-n // 128) * -(-k // 128) for n, k in rows)
+    assert weight_bytes(found) == 2 * 30_532_122_624 - 48 * sum(n * k for n, k in rows) + 4 * 48 * blocks
+
+
+@pytest.mark.parametrize("quantization, said", [
+    ({"quant_method": "gtpq", "bits": 4}, "quant_method 'gtpq' is not known here; near: gptq"),
+    ({"quant_method": "hqq"}, "quant_method 'hqq' is not known here; it is one of fp8, mxfp8, fbgemm_fp8, compressed-tensors"),
+    ({"bits": 4}, "quant_method 'None' is not known here"),
+    ([4], "quantization_config must be an object, got '[4]'"),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP5"}, "modelopt's quant_algo 'NVFP5' is not known; near: NVFP4"),
+    ({"quant_method": "gptq", "bits": "four"}, "bits must be one of 2, 3, 4, 8, got 'four'"),
+    ({"quant_method": "awq", "group_size": 0}, "group_size must be a whole number of at least 1, got '0'"),
+    ({"quant_method": "fp8", "modules_to_not_convert": "lm_head"}, "modules_to_not_convert must be a list of names"),
+    ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4}}}, "ignore": ["re:(a+)+$"]},
+     "'(a+)+$' repeats what repeats"),
+])
+def test_what_is_not_understood_is_refused(refused, quantization, said):
+    assert said in refused(quantization)
+
+
+def shapes_known():
+    db = Database(shipped_directory(), shipped_directory())
+    for name, preset in presets().items():
+        config = preset["config"]
+        found = next((r for _, r in stored_records(config["model_type"], db) if not fits(r, config)), None)
+        if found and name not in ("RWKV/rwkv-4-169m-pile",):
+            yield pytest.param(found, config, id=name)
+
+
+@pytest.mark.parametrize("record, config", [*shapes_known()])
+def test_the_shapes_of_every_preset_are_known(record, config):
+    "Every linear layer and all experts are found with their matrices, the same in a prefill and in a decode step"
+    every = read_quantization({"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["none"]}})
+    values = symbol_values(record, config) | {"w_bytes": 2, "a_bytes": 2, "kv_bytes": 2, "active_experts": 2, "batch_size": 2}
+    found = {}
+    for case, sizes in (("prefill", {"seq_len": 48, "cache_len": 0}), ("decode", {"seq_len": 1, "cache_len": 48})):
+        _, weights = quantized(record, record.graph(case), every, values | sizes)
+        found[case] = {s.path: 0 for s in weights.values()}
+        for s in weights.values():
+            found[case][s.path] += s.elements
+    assert found["prefill"] == found["decode"]
+    for path, name, _, parameters in record.modules:
+        linear = name == "torch.nn.modules.linear.Linear" or path.endswith(".experts")
+        tied = "." not in path and values.get("tie_word_embeddings")
+        if linear and parameters.names <= set(values) and not tied and not path.endswith("dt_proj"):
+            held, most = found["prefill"].get(path, 0), parameters.evaluate(values)
+            assert most - held < most / 50 or held == most, path  # the bias is left
