@@ -10,8 +10,6 @@ indices. The four sets below are all that it knows of single operators, with `_g
         model(ids)
     counter.rows
 """
-import os
-import sys
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +20,6 @@ GATHERS = {"embedding", "index", "index_select", "gather", "take"}  # read the p
 SCATTERS = {"index_put_", "scatter_", "index_copy_"}  # write the places that their indices name
 SCATTER_ADDS = {"index_add_", "scatter_add_", "scatter_reduce_"}  # read them too
 OVERWRITES = {"copy_", "fill_", "zero_"}  # do not read what they replace
-INSIDE = (__file__, os.path.dirname(torch.__file__))  # files that are not the model's code
 VALUES = {"values", "value", "src", "source"}  # the arguments of a scatter that say what is written, not where
 
 
@@ -32,8 +29,6 @@ class Seen:
     bytes: int  # distinct bytes of memory that the operator touched of it
     shape: tuple
     item: int  # bytes of an element
-    first: int  # bytes of an element of the tensor that this memory was first seen as
-    looped: int  # the same, but of what one place in the code made first where it made this memory later
 
 
 @dataclass
@@ -47,8 +42,6 @@ class Row:
     chosen: int = 0  # of the bytes read, those that real values chose: rows of a table, experts
     layer: int | None = None
     tokens: int = 0  # new ones, of all sequences
-    earlier: "Row | None" = None  # the first one of these shapes that the same place in the code called in this layer
-    again: "Row | None" = None  # the same one in another run
 
 
 class ByteCounter(TorchDispatchMode):
@@ -57,7 +50,6 @@ class ByteCounter(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.rows, self.layer, self.kept = [], None, []
-        self.first, self.looped, self.earlier = {}, {}, {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -65,9 +57,7 @@ class ByteCounter(TorchDispatchMode):
         ins, outs = tensors((args, kwargs)), tensors(out)
         changed = [a for s, a in zip(func._schema.arguments, args) if s.alias_info and s.alias_info.is_write]
         made = [t for t in outs if memory(t) not in set(map(memory, ins))]
-        for t in (*ins, *made):
-            self.first.setdefault(memory(t), t.element_size())
-            self.kept.append(t.untyped_storage())  # memory that is given back could be given out again
+        self.kept += [t.untyped_storage() for t in (*ins, *made)]  # memory given back could be given out again
         if made or changed or not outs:  # else it made views
             self.count(func, args, kwargs, ins, made, changed)
         return out
@@ -84,18 +74,14 @@ class ByteCounter(TorchDispatchMode):
         written = [(t, marked(t, at if name in SCATTERS | SCATTER_ADDS else None)) for t in changed]
         written += [(t, marked(t)) for t in made if "empty" not in name]
         views = {(memory(t), t.storage_offset(), tuple(t.shape), t.stride()): (t, flags) for t, flags in read}
-        row = Row(str(func).removesuffix(".default"), together(read), together(written),
-                  [self.seen(*pair) for pair in views.values()], [],
-                  together([(t, f) for t, f in read if t is table]) if at is not None else 0, self.layer)
-        row.earlier = self.earlier.setdefault((row.layer, *call_site(), row.op, *(s.shape for s in row.ins)), row)
-        for t, s in zip(made, row.earlier.outs[len(changed):]):
-            self.looped[memory(t)] = s.looped
-        row.outs = [self.seen(*pair) for pair in written]
-        self.rows.append(row)
+        self.rows.append(Row(
+            str(func).removesuffix(".default"), together(read), together(written),
+            [seen(*pair) for pair in views.values()], [seen(*pair) for pair in written],
+            together([(t, f) for t, f in read if t is table]) if at is not None else 0, self.layer))
 
-    def seen(self, t: torch.Tensor, flags: torch.Tensor) -> Seen:
-        first = self.first[memory(t)]
-        return Seen(int(flags.sum()), tuple(t.shape), t.element_size(), first, self.looped.get(memory(t), first))
+
+def seen(t: torch.Tensor, flags: torch.Tensor) -> Seen:
+    return Seen(int(flags.sum()), tuple(t.shape), t.element_size())
 
 
 def tensors(x) -> list:
@@ -131,14 +117,6 @@ def together(touched: list) -> int:
     for t, mine in touched:
         flags[memory(t)] = flags[memory(t)] | mine if memory(t) in flags else mine
     return sum(int(f.sum()) for f in flags.values())
-
-
-def call_site() -> tuple:
-    "Where in the model's code an operator is called: the code and the position in it"
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(INSIDE):
-        frame = frame.f_back
-    return frame.f_code, frame.f_lasti
 
 
 def chosen_places(func, name: str, args: tuple, kwargs: dict) -> torch.Tensor | None:

@@ -3,12 +3,17 @@
     python benchmarks/every_key.py                       # every key of one preset of every shipped type
     python benchmarks/every_key.py qwen3_moe falcon      # some types
     python benchmarks/every_key.py --sample 60 --seed 1  # so many of the answered changes, drawn by chance
+    python benchmarks/every_key.py --orders 10           # so many pairs of refused changes, each traced in both orders
 
 Each key of a preset's config is changed: doubled, halved, plus one, flipped, set to null, a list's element moved,
 given under another name that its class has for it, left out. What the shipped record says of the changed config must be
 what transformers makes of it: the parameters of the model built on the meta device, FLOPs in matrix products by torch's
 FlopCounterMode (a prefill and a decode), and every operator of a prefill with its bytes. Or the record refuses it, naming
 the key. A config that transformers itself refuses may be refused or not. The exit status is 2 when a figure is another one.
+
+A config that the shipped record refuses is traced, and its record is kept. `--orders` asks whether what is kept answers
+the next config wrongly: two changed configs of one type are analyzed one after the other in an empty database, then the
+other way round in another one, and each of the four answers must be what transformers makes of its config.
 """
 import argparse
 import contextlib
@@ -16,8 +21,10 @@ import json
 import logging
 import random
 import sys
+import tempfile
 import warnings
 from collections import Counter
+from pathlib import Path
 
 from lm_predictor.models.hub import presets
 from lm_predictor.models.matching import fits, stored_records, symbol_values, unknown_names
@@ -150,16 +157,57 @@ def every_key(types, sample: int, seed: int, db: Database) -> int:
     return wrong
 
 
+def both_orders(one: dict, other: dict) -> list[str]:
+    "What is wrong with the answers for two configs, analyzed in either order in a database of one's own"
+    from lm_predictor import analyze
+    wrong = []
+    for turn, configs in (("first", (one, other)), ("second", (other, one))):
+        with tempfile.TemporaryDirectory() as home:
+            db = Database(Path(home), shipped_directory())
+            for config in configs:
+                try:
+                    cost = analyze(config, db)
+                except ModelError:  # refused, which is no answer
+                    continue
+                said = verdict(cost.record, cost.values, config)
+                if not said.startswith(("equal", "transformers")):
+                    wrong.append(f"in the {turn} order, {cost.record.id}: {said}")
+    return wrong
+
+
+def orders(types, pairs: int, seed: int, db: Database) -> int:
+    from lm_predictor.tracing.reads import plain
+    from transformers import AutoConfig
+    refused = {}
+    for name, p in presets().items():
+        kind, config = p["config"]["model_type"], p["config"]
+        if kind in refused or types and kind not in types:
+            continue
+        cls = type(AutoConfig.for_model(kind))
+        found = changes(config, plain(cls()), cls.attribute_map)
+        refused[kind] = [(key, what, c) for key, what, c in found if isinstance(answered(c, db), str)]
+    draw, wrong = random.Random(seed), 0
+    for i in range(pairs):
+        kind = draw.choice(sorted(k for k, rows in refused.items() if len(rows) > 1))
+        (key, what, one), (key2, what2, other) = draw.sample(refused[kind], 2)
+        found = both_orders(one, other)
+        wrong += len(found)
+        print(f"[{i + 1}/{pairs}] {kind}: {key} {what}, {key2} {what2}: {'; '.join(found) or 'equal'}", flush=True)
+    return wrong
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("types", nargs="*")
     parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--orders", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     db = Database(shipped_directory(), shipped_directory())
-    sys.exit(2 if every_key(given.types, given.sample, given.seed, db) else 0)
+    run, count = (orders, given.orders) if given.orders else (every_key, given.sample)
+    sys.exit(2 if run(given.types, count, given.seed, db) else 0)
 
 
 if __name__ == "__main__":

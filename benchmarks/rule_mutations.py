@@ -139,7 +139,7 @@ class RuleBench:
         if name not in self.families:
             config = third_road.config_of(third_road.FAMILIES[name])
             model = third_road.model_of(config)
-            rows = {phase: third_road.run_of(model, *third_road.PHASES[phase]) for phase in self.phases}
+            rows = {phase: third_road.measured(model, *third_road.PHASES[phase]) for phase in self.phases}
             self.families[name] = config, model.config, third_road.layers_of(model)[1], rows
         return self.families[name]
 

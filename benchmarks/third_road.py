@@ -23,7 +23,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from fractions import Fraction
 from pathlib import Path
 
@@ -86,28 +85,6 @@ def measured(model, batch: int, new: int, cached: int) -> list[Row]:
     return counter.rows
 
 
-@contextlib.contextmanager
-def default_type(dtype):
-    "Within it, torch makes tensors of a type where none is named"
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def run_of(model, batch: int, new: int, cached: int, known: tuple = ()) -> list[Row]:
-    "The rows of one forward; with the fault `default type` each has `again`, the same of a run with that type bfloat16"
-    rows = measured(model, batch, new, cached)
-    if "default type" in known:
-        with default_type(torch.bfloat16):
-            again = measured(model, batch, new, cached)
-        for row, other in zip(rows, again):
-            row.again = other if other.op == row.op else None
-    return rows
-
-
 def in_record_order(rows: list[Row], kinds: list) -> list[list[Row]]:
     "Rows in blocks, one for each layer: those of one kind after each other, kinds in the order of their first layer"
     blocks, place, placed = [list(g) for _, g in itertools.groupby(rows, lambda r: r.layer)], -1, []
@@ -149,17 +126,16 @@ def figures(cost, batch: int, new: int, cached: int) -> list[Figure]:
 class Rule:
     "A reason for which the package counts other bytes than the counter"
     sentence: str
-    difference: Callable | None  # of a row: bytes that the package reads more, and writes more
-    fault: bool = False  # of the package's figures; allowed only in the families that name it
+    difference: Callable  # of a row: bytes that the package reads more, and writes more
 
 
 RULES: dict[str, Rule] = {}
 
 
-def rule(name: str, fault: bool = False):
+def rule(name: str):
     "Enter the decorated function, whose docstring is the sentence, into RULES"
     def enter(difference):
-        RULES[name] = Rule(" ".join(difference.__doc__.split()), difference, fault)
+        RULES[name] = Rule(" ".join(difference.__doc__.split()), difference)
         return difference
     return enter
 
@@ -196,50 +172,11 @@ def _each_input(row: Row) -> tuple:
     return sum(s.bytes for s in row.ins) - row.read, 0
 
 
-@rule("default type", fault=True)
-def _default_type(row: Row) -> tuple:
-    """A tensor that the code makes without naming a type has two bytes an element in our records, because bfloat16 is
-    torch's default type while a model is traced; in a user's process it is float32."""
-    return (row.again.read - row.read, row.again.write - row.write) if row.again else (0, 0)
-
-
-def _sized(row: Row, item) -> tuple:
-    "How a row's bytes differ where its elements have the bytes that `item` names"
-    return tuple(sum(s.bytes // s.item * (getattr(s, item) - s.item) for s in seen) for seen in (row.ins, row.outs))
-
-
-@rule("type first seen", fault=True)
-def _type_first_seen(row: Row) -> tuple:
-    """A view under another type is counted with the element size that its memory was first seen with: float32 pairs
-    that are viewed as complex numbers count half, and on the way back twice."""
-    return _sized(row, "first")
-
-
-@rule("first pass", fault=True)
-def _first_pass(row: Row) -> tuple:
-    """The first pass of a loop stands for all, also where a later one reads another type: Mamba's state is zeros in
-    bfloat16 at first and float32 from then on."""
-    first, sized = row.earlier, _sized(row.earlier, "looped")
-    return (first.read + sized[0] - row.read, first.write + sized[1] - row.write) if first is not row else (0, 0)
-
-
-@rule("made in a first pass", fault=True)
-def _made_in_a_first_pass(row: Row) -> tuple:
-    """What a later pass makes has the element size of what the first one made: of RWKV's five states, which one
-    comprehension makes, two are bfloat16 and three float32, and all count as bfloat16."""
-    return _sized(row, "looped")
-
-
-RULES["first layer"] = Rule(
-    "The first layer of a kind stands for all, also where a later one gets another type: Mamba's residual is bfloat16 "
-    "in the first layer and float32 from then on, so that a cast happens elsewhere.", None, fault=True)
-
-
-def explanation(figure: Figure, row: Row, known: tuple) -> tuple | None:
+def explanation(figure: Figure, row: Row) -> tuple | None:
     "The names of the rules whose differences sum to that of a figure and a row; None where there are none"
     wanted, given = (figure.read - row.read, figure.write - row.write), {}
     for name, r in RULES.items():
-        if r.difference and (name in known or not r.fault) and any(delta := r.difference(row)):
+        if any(delta := r.difference(row)):
             given[name] = delta
     for count in range(len(given) + 1):
         for names in itertools.combinations(given, count):
@@ -259,48 +196,22 @@ class Outcome:
     unexplained: list = field(default_factory=list)  # sentences
 
 
-def signature(row: Row) -> tuple:
-    "What two rows share that are the same work"
-    return row.op, tuple((s.shape, s.item) for s in row.ins), tuple((s.shape, s.item) for s in row.outs)
-
-
-def as_first_layers(blocks: list[list[Row]], kinds: list):
-    """Every block as the first layer of its kind has it: (row, what is wrong with it).
-
-    A row is a layer's own where the two do the same work: "". Where they do not, it is the first layer's, "replaced",
-    or one that only this layer has, "missing".
-    """
-    first = {}
-    for block in blocks:
-        layer = block[0].layer
-        model = first.setdefault(kinds[layer], block) if layer is not None else block
-        matcher = SequenceMatcher(None, *([signature(r) for r in part] for part in (model, block)), autojunk=False)
-        for what, a, b, c, d in matcher.get_opcodes() if model is not block else [("equal", 0, 0, 0, len(block))]:
-            yield from ((r, "") for r in block[c:d]) if what == "equal" else ((r, "replaced") for r in model[a:b])
-            yield from ((r, "missing") for r in block[c + b - a:d] if what != "equal")
-
-
-def compared(ours: list[Figure], rows: list[Row], kinds: list, known: tuple = ()) -> Outcome:
+def compared(ours: list[Figure], rows: list[Row], kinds: list) -> Outcome:
     "The package's figures against the counter's, operator by operator"
-    blocks = in_record_order(rows, kinds)
-    pairs = [(row, "") for block in blocks for row in block]
-    if "first layer" in known:
-        pairs = list(as_first_layers(blocks, kinds))
-    missing = sum(what == "missing" for _, what in pairs)
-    result = Outcome(len(pairs), explained=Counter({"first layer": missing} if missing else {}))
-    pairs = [pair for pair in pairs if pair[1] != "missing"]
-    if [f.op for f in ours] != [r.op for r, _ in pairs]:
-        both = itertools.zip_longest((f.op for f in ours), (r.op for r, _ in pairs))
+    rows = [row for block in in_record_order(rows, kinds) for row in block]
+    result = Outcome(len(rows))
+    if [f.op for f in ours] != [r.op for r in rows]:
+        both = itertools.zip_longest((f.op for f in ours), (r.op for r in rows))
         at, (mine, its) = next((i, ops) for i, ops in enumerate(both) if ops[0] != ops[1])
         result.unexplained.append(f"operator {at} is {mine}, the run has {its}")
         return result
-    for i, (figure, (row, what)) in enumerate(zip(ours, pairs)):
-        names = explanation(figure, row, known)
+    for i, (figure, row) in enumerate(zip(ours, rows)):
+        names = explanation(figure, row)
         if names is None:
             result.unexplained.append(f"operator {i} {figure.op} reads {figure.read} and writes {figure.write} bytes, "
                                       f"the counter says {row.read} and {row.write}")
-        elif names or what:
-            result.explained[" and ".join((*names, *(["first layer"] if what else [])))] += 1
+        elif names:
+            result.explained[" and ".join(names)] += 1
         else:
             result.equal += 1
     return result
@@ -310,10 +221,9 @@ def compared(ours: list[Figure], rows: list[Row], kinds: list, known: tuple = ()
 
 @dataclass(frozen=True)
 class Family:
-    "A preset, the sizes that replace its own, and the faults that are known of its figures"
+    "A preset, and the sizes that replace its own"
     preset: str
     sizes: dict
-    known: tuple = ()
 
 
 _WIDTHS = dict(hidden_size=96, num_attention_heads=6, num_key_value_heads=3, intermediate_size=56)
@@ -322,7 +232,6 @@ _TWO = _SMALL | dict(num_hidden_layers=2)
 _MOE = dict(num_experts_per_tok=3, moe_intermediate_size=40)
 _GPT = dict(n_embd=96, n_head=6, n_layer=2, n_positions=160, vocab_size=101)
 
-_LOOP, _STATE = ("first pass", "first layer"), ("first pass", "made in a first pass")
 _LATENT = dict(num_key_value_heads=6, num_hidden_layers=3, n_routed_experts=12, kv_lora_rank=32, qk_nope_head_dim=16,
                v_head_dim=24)
 _WINDOW = dict(head_dim=16, sliding_window=25)
@@ -336,7 +245,7 @@ SHIPPED = {
     "bloom": Family("bigscience/bloom-560m", dict(n_layer=2, vocab_size=101)),
     "opt": Family("facebook/opt-125m", dict(
         hidden_size=96, word_embed_proj_dim=96, num_attention_heads=6, ffn_dim=56, vocab_size=101,
-        max_position_embeddings=160, num_hidden_layers=2), ("default type",)),
+        max_position_embeddings=160, num_hidden_layers=2)),
     "falcon": Family("tiiuae/falcon-7b", dict(
         hidden_size=96, num_attention_heads=6, num_hidden_layers=2, vocab_size=101, ffn_hidden_size=18176)),
     "qwen2": Family("Qwen/Qwen2.5-0.5B", _TWO),
@@ -352,16 +261,15 @@ SHIPPED = {
     "gpt_neo": Family("EleutherAI/gpt-neo-125m", dict(
         hidden_size=96, num_heads=6, vocab_size=101, max_position_embeddings=160)),
     "xglm": Family("facebook/xglm-564M", dict(
-        d_model=96, attention_heads=6, ffn_dim=56, num_layers=2, vocab_size=101, max_position_embeddings=160),
-        ("default type",)),
-    "biogpt": Family("microsoft/biogpt", _TWO, ("default type",)),
+        d_model=96, attention_heads=6, ffn_dim=56, num_layers=2, vocab_size=101, max_position_embeddings=160)),
+    "biogpt": Family("microsoft/biogpt", _TWO),
     "olmo": Family("allenai/OLMo-1B-hf", _TWO | dict(num_key_value_heads=6)),
     "granite": Family("ibm-granite/granite-3.0-8b-base", _TWO),
     "apertus": Family("swiss-ai/Apertus-8B-2509", _TWO),
-    "mamba": Family("state-spaces/mamba-130m-hf", dict(num_hidden_layers=2, n_layer=2), _LOOP)}
+    "mamba": Family("state-spaces/mamba-130m-hf", dict(num_hidden_layers=2, n_layer=2))}
 
 TRACED = {  # their records hold for their own sizes only, or for none that is small
-    "deepseek_v2": Family("deepseek-ai/DeepSeek-V2-Lite", _SMALL | _MOE | _LATENT, ("type first seen",)),
+    "deepseek_v2": Family("deepseek-ai/DeepSeek-V2-Lite", _SMALL | _MOE | _LATENT),
     "deepseek_v3": Family("deepseek-ai/DeepSeek-V3", _SMALL | _MOE | _LATENT | dict(
         first_k_dense_replace=1, n_group=4, topk_group=2, q_lora_rank=24)),
     "mamba2": Family("AntonV/mamba2-2.7b-hf", dict(
@@ -371,18 +279,18 @@ TRACED = {  # their records hold for their own sizes only, or for none that is s
         vocab_size=101, num_hidden_layers=2, pad_token_id=0)),
     "jamba": Family("ai21labs/Jamba-v0.1", _SMALL | dict(
         num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1, num_experts=5, mamba_d_state=8,
-        mamba_dt_rank=12), ("first pass",)),
+        mamba_dt_rank=12)),
     "qwen3_next": Family("Qwen/Qwen3-Next-80B-A3B-Instruct", _SMALL | _MOE | _DELTA | dict(
         num_hidden_layers=4, head_dim=16, num_experts=12, shared_expert_intermediate_size=24)),
     "llama4_text": Family("meta-llama/Llama-4-Scout-17B-16E-Instruct", _WIDTHS | dict(
         vocab_size=101, num_hidden_layers=4, head_dim=16, num_local_experts=4, intermediate_size_mlp=72,
-        pad_token_id=0), ("type first seen",)),
+        pad_token_id=0)),
     "rwkv": Family("RWKV/rwkv-4-169m-pile", dict(
         hidden_size=96, attention_hidden_size=96, intermediate_size=56, num_hidden_layers=2, vocab_size=101,
-        context_length=160), _STATE),
+        context_length=160)),
     "falcon_mamba": Family("tiiuae/falcon-mamba-7b", dict(
         hidden_size=96, intermediate_size=192, state_size=8, time_step_rank=12, num_hidden_layers=2,
-        vocab_size=101), _LOOP),
+        vocab_size=101)),
     "nemotron_h": Family("nvidia/NVIDIA-Nemotron-Nano-9B-v2", _SMALL | dict(
         num_hidden_layers=4, hybrid_override_pattern="M-*M", head_dim=16, mamba_num_heads=12, mamba_head_dim=16,
         ssm_state_size=24, n_groups=2, chunk_size=8)),
@@ -415,8 +323,8 @@ def outcomes(name: str, phases=tuple(PHASES)) -> dict[str, Outcome]:
     kinds = layers_of(model)[1]
     found = {}
     for phase in phases:
-        ours, rows = figures(cost, *PHASES[phase]), run_of(model, *PHASES[phase], family.known)
-        found[phase] = compared(ours, rows, kinds, family.known)
+        ours, rows = figures(cost, *PHASES[phase]), measured(model, *PHASES[phase])
+        found[phase] = compared(ours, rows, kinds)
     return found
 
 
@@ -439,7 +347,7 @@ def main() -> int:
             failed += [f"{name}, {phase}: {text}" for text in o.unexplained]
     print("\n| rule | operators | what the package counts instead |\n|---|---:|---|")
     for name, r in RULES.items():
-        print(f"| {name}{' (fault)' if r.fault else ''} | {used[name]} | {r.sentence} |")
+        print(f"| {name} | {used[name]} | {r.sentence} |")
     print("\n".join(["", f"{len(failed)} unexplained", *failed[:20]]))
     return 2 if failed else 0
 

@@ -85,6 +85,16 @@ def test_a_record_of_layers_that_are_alike_is_about_such_layers():
     assert not answers({**config, "layer_types": ["sliding_attention", *["full_attention"] * (layers - 1)]})
 
 
+def test_the_order_of_analyses_changes_nothing(monkeypatch):
+    "Finding B: layers that are alike and a mixture, in one database of one's own, in either order"
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from every_key import both_orders
+    config = of_type("qwen3") | {"num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": 16}
+    kinds = "full_attention", "sliding_attention"
+    alike, mixed = ({**config, "layer_types": [first, "full_attention"]} for first in kinds)
+    assert both_orders(alike, mixed) == []
+
+
 def test_a_sample_of_all_changed_keys():
     "Parameters, FLOPs by FlopCounterMode and operators, of 12 answers drawn by chance; benchmarks/every_key.py has all"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -16,7 +16,7 @@ from .confirm import can_trace, confirmed
 from .record import traced
 from .store import as_json, store
 from ..records.database import Database
-from ..records.files import DatabaseError, read_json
+from ..records.files import DatabaseError, model_id, read_json
 from ..records.model import ModelRecord, check_record
 
 # %% auto #0
@@ -89,7 +89,7 @@ def _kept(record: ModelRecord, classes: dict, db: Database, stale: Path | None) 
     "Store fresh records in place of a stale one; the answer does not depend on it: gives why it could not be done"
     try:
         _keep(record, classes, db)
-        if stale and stale.stem != record.id:
+        if stale and model_id(stale) != record.id:
             stale.unlink(missing_ok=True)
         return ""
     except (OSError, DatabaseError) as e:
