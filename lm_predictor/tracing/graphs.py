@@ -23,6 +23,7 @@ from ..models.attributes import canonical, flat, text_config
 from ..records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ..records.model import ModelRecord
 from ..records.source import source_file
+from .loops import held
 from .runtime.forward import cache_name, shown_modules
 from .runtime.layers import layers_name
 from .runtime.masks import kept_pairs, pairs_formula
@@ -58,13 +59,13 @@ class Writer:
 # %% ../../nbs/tracing/04_graphs.ipynb #7588b762
 def _held(recorder: Recorder, by_id: dict, write: Writer) -> Formula:
     "Bytes that the cache holds after the forward: what each kept layer holds, times the layers it stands for"
-    repeats = {}
-    for op, chain in recorder.root.walk():
+    parts = []
+    for t, elements, repeats in held(recorder):
         times = parse(1)
-        for c in chain:
-            times = times * parse(c.repeat)
-        repeats |= {t: times for t, *_ in (*op.reads, *op.writes)}
-    return total(repeats.get(t, parse(1)) * write(elements) * item_bytes(by_id[t]) for t, elements in recorder.cache)
+        for repeat in repeats:
+            times = times * parse(repeat)
+        parts.append(times * write(elements) * item_bytes(by_id[t]))
+    return total(parts)
 
 # %% ../../nbs/tracing/04_graphs.ipynb #8be849c9
 class _GraphWriter:

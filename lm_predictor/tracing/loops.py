@@ -8,7 +8,7 @@ from __future__ import annotations
 from .runtime.recorder import Call, Op
 
 # %% auto #0
-__all__ = ['signature', 'fold', 'fold_loops']
+__all__ = ['signature', 'fold', 'fold_loops', 'fold_run', 'held']
 
 # %% ../../nbs/tracing/01_loops.ipynb #33f31b8e
 def signature(call: Call) -> tuple:
@@ -49,8 +49,11 @@ def _relabel(call: Call, old: str, new: str) -> None:
             _relabel(event, old, new)
 
 # %% ../../nbs/tracing/01_loops.ipynb #d947d115
-def fold(call: Call, names: dict, rename: dict | None = None) -> None:
-    "Name kept layers by what they stand for, and merge consecutive identical calls of numbered children, in place"
+def fold(call: Call, names: dict, rename: dict | None = None) -> dict:
+    """Name kept layers by what they stand for, and merge consecutive identical calls of numbered children, in place.
+
+    Gives which storage stands for which: {id: id}.
+    """
     rename, kept = {} if rename is None else rename, []
     for event in call.events:
         if isinstance(event, Op):
@@ -75,6 +78,7 @@ def fold(call: Call, names: dict, rename: dict | None = None) -> None:
             elif event.repeat != "1":
                 _relabel(event, event.path, f"{event.path.rpartition('.')[0]}.*")
     call.events = kept
+    return rename
 
 # %% ../../nbs/tracing/01_loops.ipynb #ec59daa9
 def _key(event) -> tuple:
@@ -164,9 +168,31 @@ def _folded(call: Call, events: list, sizes: dict) -> tuple[list, dict]:
     return events, stands
 
 # %% ../../nbs/tracing/01_loops.ipynb #4d2559fb
-def fold_loops(call: Call, sizes: dict) -> None:
-    "Keep one body of each loop below a call, with its count, in place; sizes: storage id -> Storage"
+def fold_loops(call: Call, sizes: dict) -> dict:
+    """Keep one body of each loop below a call, with its count, in place; sizes: storage id -> Storage.
+
+    Gives which storage stands for which: {id: id}.
+    """
+    within = {}
     for event in call.events:
         if isinstance(event, Call):
-            fold_loops(event, sizes)
-    call.events, _ = _folded(call, call.events, sizes)
+            within |= fold_loops(event, sizes)
+    call.events, stands = _folded(call, call.events, sizes)
+    return {b: stands.get(a, a) for b, a in within.items()} | stands
+
+# %% ../../nbs/tracing/01_loops.ipynb #8607de75
+def fold_run(recorder, names: dict, loops: bool) -> None:
+    "Fold the layers of a recorded run, and its loops if asked, in place, so that `held` knows its cached tensors"
+    merged = fold(recorder.root, names)
+    recorder.cache = [(t, n) for t, n in recorder.cache if t not in merged]
+    recorder.stands = fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()}) if loops else {}
+
+
+def held(recorder) -> list:
+    "What a folded run leaves cached: (storage id, elements, how often each call around it happens but for loops)"
+    chains = {t: chain for op, chain in recorder.root.walk() for t, *_ in (*op.reads, *op.writes)}
+    calls = [(t, n, chains.get(recorder.stands.get(t, t), ())) for t, n in recorder.cache]
+    return [
+        (t, n, [c.repeat for i, c in enumerate(chain) if not i or c.module is not chain[i - 1].module])
+        for t, n, chain in calls
+    ]

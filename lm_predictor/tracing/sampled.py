@@ -16,7 +16,7 @@ import torch
 
 from ..formula.symbolic import from_sympy
 from ..models.attributes import integers
-from .loops import fold, fold_loops
+from .loops import fold_run
 from .runtime.building import build, constructor_arguments, defaults
 from .runtime.forward import Runnable, cache_name
 from .runtime.recorder import Call, Op, Storage, TraceError
@@ -257,11 +257,13 @@ def together(recorders: list, fit: Fit) -> SimpleNamespace:
         raise TraceError("how many tensors its cache holds depends on the sizes")
     t = _Together(recorders, fit)
     root = t.call([r.root for r in recorders])
-    cache = [
-        (t.storage(tuple(i for i, _ in row)), fit([e for _, e in row])) for row in zip(*(r.cache for r in recorders))
-    ]
+    rows = list(zip(*(r.cache for r in recorders)))
+    cache = [(t.storage(tuple(i for i, _ in row)), fit([e for _, e in row])) for row in rows]
+    stood = zip(*([r.stands.get(i, i) for i, _ in r.cache] for r in recorders))
+    stands = {own: t.same.get(ids, own) for (own, _), ids in zip(cache, stood)}
+    found = {"root": root, "storages": t.storages, "cache": cache, "stands": stands}
     logits = t.storage(tuple(r.logits for r in recorders))
-    return SimpleNamespace(root=root, storages=t.storages, cache=cache, logits=logits, uncounted=recorders[0].uncounted)
+    return SimpleNamespace(**found, logits=logits, uncounted=recorders[0].uncounted)
 
 # %% ../../nbs/tracing/03_sampled.ipynb #0d2ff104
 def _said(config) -> set[int]:
@@ -360,8 +362,7 @@ class _Sampling:
             )
             for name, made in ((case.name, recorder), *([(later, whole)] if whole else [])):
                 made.executed = sum(1 for _ in made.root.walk())
-                fold(made.root, self.trace.names)
-                fold_loops(made.root, {s.id: s for s in made.storages.values()})
+                fold_run(made, self.trace.names, loops=True)
                 self.done.setdefault(name, {})[key] = made
         return done[key]
 

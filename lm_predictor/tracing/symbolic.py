@@ -21,7 +21,7 @@ from ..models.attributes import integers
 from ..records.cases import BEYOND, CASES
 from ..records.graph import Line
 from ..records.source import source_file
-from .loops import fold
+from .loops import fold_run
 from lm_predictor.tracing.runtime.building import (
     build, constructor_arguments, defaults, symbolic_roots, symbolic_selection
 )
@@ -262,7 +262,7 @@ class _SymbolicRuns:
             if case.phase == "prefill" and not case.all_logits:
                 self.left[case.single, case.region] = recorder.left, size(sizes["seq_len"])
             trace.recorders[case.name] = recorder
-            fold(recorder.root, trace.names)
+            fold_run(recorder, trace.names, loops=False)
             if progress:
                 progress(case)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import random
 import time
 from collections import Counter
@@ -21,14 +22,13 @@ from ..records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ..records.model import ModelRecord
 from ..tracing.runtime.masks import left_pairs, one_thread, reach, weightless
 from ..tracing.kernels import built_flags, flag_settings
-from ..tracing.loops import fold_loops
+from ..tracing.loops import fold_run, held
 from ..tracing.runtime.shapes import KnownShapes
 from ..records.cases import Case
 from .numbers import BYTES, Sheet, config_sizes, hold, samples, workload_sizes
 from ..tracing.runtime.recorder import Call, Op, recording
 from ..tracing.runtime.building import build, constructor_arguments, default_dtype, defaults
 from ..tracing.runtime.forward import Runnable, shown_modules
-from ..tracing.loops import fold
 
 # %% auto #0
 __all__ = ['MUCH', 'TOO_MUCH', 'EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'built_numbers', 'sheet_of_run',
@@ -75,7 +75,6 @@ class _Rows:
         self.values, self.arguments = values, arguments
         self.calls, self.nodes, self.built = [], [], []
         self.tensors, self.lines = {}, {}  # id of a storage, file and number -> index
-        self.times = {}  # id of a storage -> how often what touches it happens
 
     def place(self, event) -> int:
         at = event.file, event.line
@@ -84,37 +83,37 @@ class _Rows:
     def moved(self, accesses) -> list:
         return [(self.tensors.setdefault(row[0], len(self.tensors)), number(row[1])) for row in accesses]
 
-    def operator(self, op: Op, call: int, times: int) -> None:
+    def operator(self, op: Op, call: int) -> None:
         scores = number(op.shape[-1]) * number(op.shape[-2]) if op.kind == "softmax" and len(op.shape) >= 3 else None
         reads, writes = tuple(Read(*row) for row in self.moved(op.reads)), tuple(self.moved(op.writes))
         self.nodes.append(
             Node(op.name, op.kind, call, self.place(op), reads, writes, number(op.flops), number(op.matmul_flops),
                  op.via, number(op.extent), scores, inside=tuple(map(number, op.inside)))
         )
-        self.times.update((t, times) for t, *_ in (*op.reads, *op.writes))
 
-    def walk(self, event: Call, parent: int = -1, times: int = 1) -> None:
+    def walk(self, event: Call, parent: int = -1) -> None:
         index, repeat = len(self.calls), parse(event.repeat).evaluate(self.values)
         self.calls.append(CallSite(event.path, event.class_name, parent, repeat, self.place(event)))
         self.built.append(built_numbers(event, self.arguments))
         for below in event.events:
             step = self.operator if isinstance(below, Op) else self.walk
-            step(below, index, times * repeat)
+            step(below, index)
 
 # %% ../../nbs/verification/01_reference_run.ipynb #e6f99971
 def sheet_of_run(recorder, values: dict, arguments: dict) -> Sheet:
     "A folded recording of a run with plain integers; `arguments`: id(module) -> what it was built with"
-    rows, storages, logits, held = _Rows(values, arguments), {s.id: s for s in recorder.storages.values()}, -1, 0
+    rows, storages, logits, cached = _Rows(values, arguments), {s.id: s for s in recorder.storages.values()}, -1, 0
     rows.walk(recorder.root)
     if hasattr(recorder, "logits"):
         logits = rows.tensors.setdefault(recorder.logits, len(rows.tensors))
-        held = sum(
-            rows.times.get(t, 1) * number(n) * storage_bytes(storages[t], values) for t, n in recorder.cache
+        cached = sum(
+            math.prod(parse(r).evaluate(values) for r in repeats) * number(n) * storage_bytes(storages[t], values)
+            for t, n, repeats in held(recorder)
         )
     found = [storages[t] for t in rows.tensors]
     tensors = tuple(Tensor(number(s.elements), storage_bytes(s, values), s.kind) for s in found)
     lines = tuple(Line(file, line, "") for file, line in rows.lines)
-    return Sheet(Graph(tensors, tuple(rows.calls), lines, tuple(rows.nodes), logits, held), values, tuple(rows.built))
+    return Sheet(Graph(tensors, tuple(rows.calls), lines, tuple(rows.nodes), logits, cached), values, tuple(rows.built))
 
 # %% ../../nbs/verification/01_reference_run.ipynb #4ac7cc47
 @dataclass
@@ -238,9 +237,7 @@ class Twin:
             recorder = self.runnable.run(
                 sizes["batch_size"], sizes["seq_len"], sizes["cache_len"], Case.parse(case).all_logits
             )
-        fold(recorder.root, self.runnable.names)
-        if self.record.method == "sampled":
-            fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()})
+        fold_run(recorder, self.runnable.names, loops=self.record.method == "sampled")
         return recorder, sheet_of_run(recorder, self.values | BYTES | sizes, self.arguments)
 
     def alone(self, recorder, rng: random.Random) -> dict:
