@@ -23,11 +23,12 @@ from ..models.validation import ModelError
 from .store import as_json, store, withdraw
 from ..models.matching import fits, outdated, stored_records
 from ..models.hub import presets
+from .find import runs_functions
 from .record import traced
 
 # %% auto #0
 __all__ = ['PRELOADED', 'FEW', 'Item', 'type_config', 'model_types', 'build_items', 'Outcome', 'Running', 'current_record',
-           'landed', 'interrupts', 'build', 'forget']
+           'whole_record', 'landed', 'interrupts', 'build', 'forget']
 
 # %% ../../nbs/obtain/05_build.ipynb #99470c4c
 @dataclass(frozen=True)
@@ -112,7 +113,10 @@ def _work(connection, config: dict) -> None:
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
     try:
-        result = as_json(*traced(config))
+        record, classes = traced(config)
+        result = [as_json(record, classes)]
+        if runs_functions(record):
+            result.append(as_json(*traced(config, accelerated=True)))
     except ModelError as e:
         result = str(e)
     except Exception as e:  # a bug: it must not take the other models along
@@ -152,28 +156,39 @@ def _start(context, item: Item) -> tuple:
     return ours, Running(item, process, time.monotonic())
 
 # %% ../../nbs/obtain/05_build.ipynb #42bd1785
-def current_record(config: dict, directory: Path):
-    "The record in a directory that fits a config and the installed source; None when there is none"
+def current_record(config: dict, directory: Path, accelerated: bool = False):
+    """The record in a directory that fits a config and the installed source; None when there is none.
+
+    accelerated: the one with the accelerated functions of the source.
+    """
     db = Database(directory, directory)
-    return next(
-        (r for _, r in stored_records(config["model_type"], db) if not fits(r, config) and not outdated(r, db)), None
-    )
+    rows = stored_records(config["model_type"], db, accelerated)
+    return next((r for _, r in rows if not fits(r, config) and not outdated(r, db)), None)
+
+
+def whole_record(config: dict, directory: Path):
+    "The current record of a config's source, where the one with accelerated functions is there too if it runs any"
+    record = current_record(config, directory)
+    whole = record and (not runs_functions(record) or current_record(config, directory, accelerated=True))
+    return record if whole else None
 
 # %% ../../nbs/obtain/05_build.ipynb #7328c01a
 def landed(item: Item, result, directory: Path) -> tuple[str, str]:
     "Store what a process sent; gives status and text of the outcome"
     if isinstance(result, str):
         return "failed", result
-    record, classes = result
-    try:
-        store(record, classes, directory)
-    except (LookupError, ValueError, OSError) as e:
-        return "failed", " ".join(str(e).split())
-    if current_record(item.config, directory) is None:
-        return "failed", f"{record['id']} is stored, but does not fit the config that it was traced with"
-    proof = record["verification"]
-    why = "".join(f": {reason}" for reason in proof.get("failed", ())[:1])[:160]
-    return "made", f"{record['id']}, {len(classes)} classes, {proof['status']}{why}"
+    said = []
+    for record, classes in result:
+        try:
+            store(record, classes, directory)
+        except (LookupError, ValueError, OSError) as e:
+            return "failed", " ".join(str(e).split())
+        if current_record(item.config, directory, bool(record.get("functions"))) is None:
+            return "failed", f"{record['id']} is stored, but does not fit the config that it was traced with"
+        proof = record["verification"]
+        why = "".join(f": {reason}" for reason in proof.get("failed", ())[:1])[:160]
+        said.append(f"{record['id']}, {len(classes)} classes, {proof['status']}{why}")
+    return "made", "; with accelerated functions ".join(said)
 
 # %% ../../nbs/obtain/05_build.ipynb #0a9832c6
 def _ready(running: dict, timeout: float, look) -> list:
@@ -258,7 +273,7 @@ def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 60
             kind = next((k for k, queue in waiting.items() if queue and k not in busy), None)
             if kind and len(running) < jobs:
                 item = waiting[kind].pop(0)
-                record = current_record(item.config, directory)
+                record = whole_record(item.config, directory)
                 if record:
                     outcomes.append(Outcome(item.name, "kept", record.id))
                 else:
@@ -275,4 +290,4 @@ def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 60
 def forget(items: list[Item], directory: Path) -> None:
     "Remove from a directory the records that fit the items, and their variants of every class"
     db = Database(directory, directory)
-    withdraw({r.id for i in items for _, r in stored_records(i.kind, db) if not fits(r, i.config)}, directory)
+    withdraw({r.id for i in items for _, r in stored_records(i.kind, db, None) if not fits(r, i.config)}, directory)

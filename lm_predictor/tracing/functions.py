@@ -19,7 +19,7 @@ from .runtime.patches import patched
 from .runtime.recorder import FUNCTIONS
 
 # %% auto #0
-__all__ = ['SCHEMAS', 'CHUNK', 'stand_in', 'decorated', 'module_of', 'functions_of', 'replaced']
+__all__ = ['SCHEMAS', 'CHUNK', 'stand_in', 'decorated', 'module_of', 'functions_of', 'replaced', 'as_recorded']
 
 # %% ../../nbs/tracing/08_functions.ipynb #f30e9a96
 _DELTA = (
@@ -159,3 +159,8 @@ def replaced(config):
     rows = decorated(module.__file__).items() if module else ()
     with patched(*((module, at, stand_in(name, getattr(module, at))) for at, name in rows)):
         yield functions_of(config)
+
+# %% ../../nbs/tracing/08_functions.ipynb #1c12389f
+def as_recorded(record, config):
+    "A context in which a config's model runs as a record has it: with its accelerated functions as operators, or not"
+    return replaced(config) if record.functions else contextlib.nullcontext(())

@@ -74,10 +74,10 @@ def subjects(db: Database, model_type: str = "") -> list[Subject]:
     taken: dict[str, list] = {}
     for name, preset in known:
         config = preset["config"]
-        first = next(
-            (r.id for _, r in found.values() if r.model_type == config["model_type"] and not fits(r, config)), None
-        )
-        taken.setdefault(first, []).append((name, config))
+        about = [r for _, r in found.values() if r.model_type == config["model_type"] and not fits(r, config)]
+        for accelerated in (False, True):
+            first = next((r.id for r in about if bool(r.functions) == accelerated), None)
+            taken.setdefault(first, []).append((name, config))
     return [
         Subject(path, record, tuple(taken.get(record.id) or default_config(record))) for path, record in found.values()
     ]
@@ -107,6 +107,8 @@ def joined(outcomes: list[Outcome]) -> Outcome:
 def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, counting: bool = False) -> Outcome:
     "All checks of one model record with one config; `counting`: only what torch's counter says of this config"
     from lm_predictor.verification.counter import COUNTER, CounterError, compare_counted, counted, workloads_of
+    from lm_predictor.tracing.functions import as_recorded
+    from lm_predictor.verification.functions import compare_functions
     from lm_predictor.verification.verify import verify_model
     from lm_predictor.verification.reference_run import collect
     start, record, db = time.perf_counter(), record_from_json(read_json(path), str(path)), Database(overlay, shipped)
@@ -116,15 +118,18 @@ def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, cou
     except ModelError as e:
         return outcome([Check("the model can be built", False, f"{name}: {e}")])
     try:
-        rows, failed = counted(full, values, workloads_of(record, values)), []
+        with as_recorded(record, full):
+            rows, failed = counted(full, values, workloads_of(record, values)), []
     except CounterError as e:  # a model that needs data: there is no count to compare with
         rows, failed = [], [Check(COUNTER, False, f"{name} cannot run on tensors without data: {e}")]
     try:
         if counting:
             return outcome([*compare_counted(record, rows, name), *failed])
-        evidence = collect(record, full, values)
-        evidence.counted = [(name, rows)]
-        own, classes = verify_model(record, evidence, db)
+        with as_recorded(record, full):
+            evidence = collect(record, full, values)
+            evidence.counted = [(name, rows)]
+            own, classes = verify_model(record, evidence, db)
+        own += compare_functions(record, full, values)
     except (RecordError, DatabaseError, SchemaError, FormulaError) as e:  # a file that is damaged
         return outcome([Check("the records can be read", False, f"{name}: {e}"), *failed])
     return outcome([*own, *failed], classes)
@@ -346,6 +351,7 @@ def conclusions(models: dict, classes: dict, db: Database):
 @quiet()
 def prove_class(name: str, db: Database) -> dict[str, list[Check]]:
     "The checks of one class in each model that its record names: {record id: checks}"
+    from lm_predictor.tracing.functions import as_recorded
     from lm_predictor.verification.reference_run import Evidence, collect_alone
     from lm_predictor.verification.verify import class_checks, source_check
     from lm_predictor.verification.expansion import of_config
@@ -356,7 +362,9 @@ def prove_class(name: str, db: Database) -> dict[str, list[Check]]:
             continue
         values, config = symbol_values(s.record, _whole(s.configs[0][1])), s.configs[0][1]
         if not of_config(analysis) and name not in alone:  # built from numbers: it can be run by itself
-            alone = {n: rows for n, rows in collect_alone(s.record, full_config(config), values).items() if n == name}
+            with as_recorded(s.record, full_config(config)):
+                ran = collect_alone(s.record, full_config(config), values)
+            alone = {n: rows for n, rows in ran.items() if n == name}
         evidence = Evidence(samples=samples(s.record, values, random.Random(0)), alone=alone)
         found[s.record.id] = [
             Check("schema", True), source_check(analysis),
