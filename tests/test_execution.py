@@ -1,5 +1,6 @@
 """Every shipped record, in every execution: the kernels can run one after another, and no product is lost on the way."""
 import json
+import zlib
 
 import pytest
 
@@ -117,3 +118,30 @@ def forward(new, cached):
         with FlopCounterMode(display=False) as counter:
             model(torch.zeros((2, new), dtype=torch.long), past_key_values=cache, logits_to_keep=1)
     return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("tokens", [57, 300])
+def test_experts_outputs_are_put_back_by_one_kernel(tokens):
+    "Gathers were never fused, so that fused moved more than a generated kernel does (finding H)"
+    run = analyze("mixtral-8x7b", trace=False).at(batch_size=1, seq_len=tokens, execution="fused")
+    [back] = [k for k in run.kernels if "index" in k.operation and "sum" in k.operation]
+    rows, stream = 2 * 2 * 4096 * tokens, 2 * 4096 * tokens  # two experts' outputs for each token; the residual stream
+    assert back.write_bytes == stream
+    assert back.read_bytes == rows + stream + 2 * tokens * (4 + 8 + 8)  # their weights and places
+    embedded = analyze("gpt2", trace=False).at(batch_size=1, seq_len=tokens, execution="fused").kernels[0]
+    assert embedded.operation.startswith("2 embedding") and embedded.write_bytes == 2 * 768 * tokens
+
+
+@pytest.mark.parametrize("path", PATHS, ids=map(model_id, PATHS))
+def test_executions_move_less_and_less(path):
+    "flash <= fused <= eager in bytes, at a prefill and a step, whatever joins"
+    record = record_from_json(read_json(path))
+    for case, new, cached in (("prefill", 40, 0), ("decode", 1, 70)):
+        graph, moved = record.graph(case), []
+        for execution in ("flash", "fused", "eager"):
+            kernels = device_kernels(graph, execution)
+            names = {n for k in kernels for f in (k.repeat, *k.cost) for n in f.names}
+            at = {n: 64 * (3 + zlib.crc32(n.encode()) % 11) for n in names} | dict.fromkeys(("w_bytes", "a_bytes", "kv_bytes"), 2)
+            at |= dict(batch_size=3, seq_len=new, cache_len=cached, active_experts=2)
+            moved.append(sum(k.repeat.evaluate(at) * (k.cost.read + k.cost.write).evaluate(at) for k in kernels))
+        assert moved == sorted(moved), case

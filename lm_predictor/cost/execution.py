@@ -286,9 +286,22 @@ def interrupted(group: set[int], above: dict[int, set[int]]) -> bool:
     return any(above[i] & group for i in outside)
 
 # %% ../../nbs/cost/02_execution.ipynb #3a54af82
-FUSABLE = frozenset({"pointwise", "copy", "reduction", "softmax", "norm", "create"})
+FUSABLE = frozenset({"pointwise", "copy", "gather", "reduction", "softmax", "norm", "create"})
+_ELEMENTWISE = frozenset({"pointwise", "copy", "gather", "create"})
 
 
+def _on_host(n: Node) -> bool:
+    "Whether an operator gives a number to the program, which waits for it"
+    return base_name(n.op) == "local_scalar_dense"
+
+
+def _made_where_used(nodes: dict, read: dict, producers: set[int], both: set[int]) -> bool:
+    "Whether operators can make each element where another one wants it: elementwise, and for nobody else"
+    return {nodes[m].kind for m in producers} <= _ELEMENTWISE and all(
+        set(read.get(t, ())) <= both for m in producers for t, _ in nodes[m].writes
+    )
+
+# %% ../../nbs/cost/02_execution.ipynb #34fadd20
 def fuse(plan: Plan) -> list[list[int]]:
     "The operators of a plan, those that run in one kernel together"
     nodes, graph, made, read, above = (
@@ -300,14 +313,17 @@ def fuse(plan: Plan) -> list[list[int]]:
     }
     place, group = {i: k for k, i in enumerate(nodes)}, {i: {i} for i in nodes}
     for i, n in nodes.items():
-        for r in n.reads if n.kind in FUSABLE else ():
+        for r in n.reads if n.kind in FUSABLE | {"scatter"} and not _on_host(n) else ():
             p = next((m for m in reversed(made.get(r.tensor, ())) if place[m] < place[i]), None)
-            if p is None or nodes[p].kind not in FUSABLE or group[p] is group[i]:
+            if p is None or nodes[p].kind not in FUSABLE or group[p] is group[i] or _on_host(nodes[p]):
                 continue
             if scopes[nodes[p].call] != scopes[n.call]:
                 continue
             both = group[p] | group[i]
-            needed = set(read[r.tensor]) <= both or any(_domain(nodes[m]) == r.elements for m in group[i])
+            if n.kind == "scatter" or n.kind == "gather" and r is n.reads[0]:
+                needed = _made_where_used(nodes, read, group[p], both) and r.tensor not in dict(n.writes)
+            else:
+                needed = set(read[r.tensor]) <= both or any(_domain(nodes[m]) == r.elements for m in group[i])
             if needed and same_rows(nodes[m] for m in both) and not interrupted(both, above):
                 group |= {m: both for m in both}
     return [sorted(g, key=place.get) for g in {id(g): g for g in group.values()}.values()]
