@@ -86,7 +86,7 @@ def subjects(db: Database, model_type: str = "") -> list[Subject]:
 @dataclass
 class Outcome:
     "The checks of one model's record, and of each class in it"
-    model_id: str
+    record_id: str
     checks: list[Check]
     classes: dict[str, list[Check]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -100,7 +100,7 @@ def joined(outcomes: list[Outcome]) -> Outcome:
     if wrong:  # a class agrees with a record that is wrong for one of its checkpoints
         bad = Check(PROOF, False, wrong[0].name)
         classes = {name: [bad if c.what == bad.what else c for c in rows] for name, rows in classes.items()}
-    return Outcome(outcomes[0].model_id, checks, classes, sum(o.seconds for o in outcomes))
+    return Outcome(outcomes[0].record_id, checks, classes, sum(o.seconds for o in outcomes))
 
 # %% ../../nbs/verification/06_prove.ipynb #1a7a93d0
 @quiet()
@@ -174,7 +174,7 @@ class Kept:
     def get(self, task: tuple) -> Outcome | None:
         try:
             data = read_json(self._path(task))
-            return Outcome(data["model_id"], [Check(**c) for c in data["checks"]],
+            return Outcome(data["record_id"], [Check(**c) for c in data["checks"]],
                            {n: [Check(**c) for c in rows] for n, rows in data["classes"].items()}, data["seconds"])
         except (LookupError, ValueError, OSError, TypeError):
             return None
@@ -233,10 +233,10 @@ def proofs(
     for task, outcome in itertools.chain(known, _results([task for task, outcome in before if not outcome], jobs)):
         if kept is not None:
             kept.put(task, outcome)
-        parts.setdefault(outcome.model_id, {})[places[task[0]].index(task[3])] = outcome
-        left[outcome.model_id] -= 1
-        if not left[outcome.model_id]:
-            yield joined([found for _, found in sorted(parts.pop(outcome.model_id).items())])
+        parts.setdefault(outcome.record_id, {})[places[task[0]].index(task[3])] = outcome
+        left[outcome.record_id] -= 1
+        if not left[outcome.record_id]:
+            yield joined([found for _, found in sorted(parts.pop(outcome.record_id).items())])
 
 # %% ../../nbs/verification/06_prove.ipynb #3a27d6de
 def class_checks_of(
