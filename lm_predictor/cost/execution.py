@@ -373,7 +373,7 @@ def distinct_elements(graph: Graph, tensor: int, reads: list[Read]) -> Formula:
 
 # %% ../../nbs/cost/02_execution.ipynb #143fc196
 # the kind that a kernel is about
-RANK = {"matmul": 4, "attention": 4, "softmax": 3, "norm": 3, "reduction": 2, "pointwise": 1}
+RANK = {"matmul": 5, "attention": 5, "softmax": 4, "norm": 4, "reduction": 3, "gather": 2, "pointwise": 1}
 
 
 def multiplies(graph: Graph, nodes: list[Node]) -> str:
