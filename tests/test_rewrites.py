@@ -56,3 +56,23 @@ def test_a_prompt_is_expanded_where_that_is_cheaper(tokens, cached, absorbed):
     assert any(note.startswith("not applied: absorb") for note in run.notes) is not absorbed
     other = analyze("deepseek-v3").at(batch_size=1, seq_len=tokens, cache_len=cached, execution="engine", without="absorb")
     assert run.totals.flops <= other.totals.flops
+
+
+@pytest.mark.parametrize("model, sizes, flash, engine", [
+    ("llama-4-maverick", dict(seq_len=4096), 3500, 280),       # all tokens times all 128 experts, of which each chose one
+    ("llama-4-maverick", dict(cache_len=1000), 167, 6.9),
+    ("qwen3-30b-a3b", dict(seq_len=4096), 44, 36),             # rows of experts copied there and back
+    ("deepseek-v3", dict(batch_size=16, cache_len=8192), 660, 118),
+])
+def test_times_of_an_h200(model, sizes, flash, engine):
+    "in ms, at the roofline"
+    cost = analyze(model)
+    assert cost.at(**sizes).on("h200").time_s * 1e3 == pytest.approx(flash, rel=0.02)
+    assert cost.at(**sizes, execution="engine").on("h200").time_s * 1e3 == pytest.approx(engine, rel=0.02)
+
+
+def test_no_wide_copy_of_the_cache():
+    "GPT-J at batch 32 after 2000 tokens: weights, 2 bytes of each key and value, and under 1 % of activations"
+    run = analyze("gpt-j-6b").at(batch_size=32, cache_len=2000, execution="engine")
+    cached = 2 * 28 * 32 * 2001 * 4096 * 2
+    assert run.totals.read_bytes + run.totals.write_bytes == pytest.approx(2 * 6_050_882_784 + cached, rel=0.02)

@@ -14,7 +14,8 @@ from functools import cached_property
 
 from ..cost.execution import EXECUTIONS, attentions
 from ..cost.rewrites.engine import applied_rewrites, check_rewrites, device_kernels
-from ..cost.rewrites.rule import replaced_lines
+from ..cost.rewrites.experts import experts_chosen
+from ..cost.rewrites.rule import RewriteRow, rewrite_rows
 from ..cost.operators import CONVENTION
 from ..cost.quantized import QuantizedGraph, quantized_graph
 from ..cost.workload import PROMPT, Workload, reached_of, whole
@@ -26,7 +27,7 @@ from .hardware import Hardware, compute_dtype, load_hardware
 from .roofline import kernel_time
 
 # %% auto #0
-__all__ = ['KernelRow', 'Totals', 'LayerRow', 'RewriteRow', 'Run', 'ModelCost']
+__all__ = ['KernelRow', 'Totals', 'LayerRow', 'Run', 'ModelCost']
 
 # %% ../../nbs/timing/02_prediction.ipynb #63cea493
 @dataclass(frozen=True)
@@ -100,20 +101,6 @@ def _sorted_tree(rows: list[LayerRow]) -> list[LayerRow]:
     return [row for part in parts for row in (part[0], *_sorted_tree(part[1:]))]
 
 # %% ../../nbs/timing/02_prediction.ipynb #a2f8e028
-@dataclass(frozen=True)
-class RewriteRow:
-    "What a rewrite of `engine` did to a model"
-    name: str
-    why: str      # one sentence: why the numbers stay the same
-    engine: str   # who does it
-    lines: tuple[str, ...]  # the statements whose operators it replaced, as file:line
-
-
-def _rewrite_rows(graph, applied) -> tuple[RewriteRow, ...]:
-    lines = lambda a: replaced_lines(graph, [i for group in a.replaced for i in group])
-    return tuple(RewriteRow(a.rewrite.name, a.rewrite.why, a.rewrite.source, lines(a)) for a in applied)
-
-
 def _left_out(execution: str, without) -> tuple[str, ...]:
     "The rewrites to leave out, in order; raises ModelError where there is no such rewrite, or the execution has none"
     try:
@@ -321,6 +308,8 @@ class ModelCost:
         try:
             stored = self._stored(case, given, values)
             graph, kernels, notes, rewrites = self._plan_at(case, execution, without, stored, values)
+            chosen = self._chosen(graph, rewrites, workload, values)
+            values, routed = values | chosen[0], (*routed, *chosen[1])
             rows = tuple(row for k in kernels if (row := self._row(graph, k, values)).count)
         except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
             raise ModelError(
@@ -338,7 +327,7 @@ class ModelCost:
             tuple(self.record.uncounted.items()), self.parameters,
             (*self.doubts, *self.record.notes, *self.notes, *stored.notes,
              *self._on_positions(workload, short), *routed, *notes, *said),
-            tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls)), rewrites=_rewrite_rows(graph, rewrites),
+            tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls)), rewrites=rewrite_rows(graph, rewrites),
             quantization=stored.quantization
         )
 
@@ -456,6 +445,16 @@ class ModelCost:
             return ()
         experts, each = (f.evaluate(values) for f in self.record.experts)
         return reached_of(experts, each, workload.batch_size * workload.seq_len, workload.active_experts)
+
+    def _chosen(self, graph, rewrites: tuple, workload: Workload, values: dict) -> tuple[dict, tuple]:
+        "Where a rewrite leaves out the experts that no token reaches: how many are reached, and what is said of that"
+        pick = next((a.replaced[0][0] for a in rewrites if a.rewrite.name == "reached"), None)
+        if pick is None:
+            return {}, ()
+        many, each = (f.evaluate(values) for f in experts_chosen(graph, pick))
+        tokens = workload.batch_size * workload.seq_len
+        active, *said = reached_of(many, each, tokens, workload.active_experts)
+        return {"active_experts": active}, tuple(said)
 
     def _row(self, graph, kernel, values: dict) -> KernelRow:
         site, line = graph.calls[kernel.call], graph.lines[kernel.line]
