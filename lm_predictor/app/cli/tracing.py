@@ -15,14 +15,14 @@ from .terminal import Progress, tracing
 from ...models.loading import load_config
 from ...models.remote_code import TRACE_EXTRA, missing_package, where_raised
 from ...models.validation import check_numbers
-from ...obtain.find import find_record, runs_functions, trace_config
+from ...obtain.find import find, runs_functions, trace_config
 from ...obtain.store import store_class
 from ...records.database import Database
 from ...records.files import check_writable, model_path
 from ...verification.prove import Kept, Subject, conclusions, proofs, prove_class, subjects
 
 # %% auto #0
-__all__ = ['COMMANDS', 'traced_class', 'trace_options', 'trace_command', 'print_checks', 'subject_of', 'by_agent', 'conclude',
+__all__ = ['COMMANDS', 'traced_class', 'trace_options', 'trace_command', 'print_checks', 'subjects_of', 'by_agent', 'conclude',
            'prove_records', 'verify_options', 'verify_command']
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #75530374
@@ -117,11 +117,12 @@ def print_checks(checks: list, several: bool = False) -> None:
         print(f"  and {len(wrong) - 3} more")
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #6d4e9068
-def subject_of(target: str, db, trust_remote_code: bool = False) -> Subject:
-    "The record of one model and the config to build it from"
+def subjects_of(target: str, db, trust_remote_code: bool = False) -> list[Subject]:
+    "The records of one model, of its source and of its accelerated functions where it has any, and its config"
     name, config = load_config(target, trust_remote_code)
-    record = find_record(config, db)
-    return Subject(model_path(db.home(record.id), record.id), record, ((name, config),))
+    records = [find(config, db).record]
+    records += [find(config, db, accelerated=True).record] if runs_functions(records[0]) else []
+    return [Subject(model_path(db.home(r.id), r.id), r, ((name, config),)) for r in records]
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #2f5c82bb
 def by_agent(name: str, db) -> bool:
@@ -216,7 +217,7 @@ def verify_command(args) -> int:
         return _verify_all(db, args.jobs)
     if name := class_meant(args.target, db):
         return _verify_class(name, db)
-    models, classes = prove_records([subject_of(args.target, db, args.trust_remote_code)], db, args.jobs)
+    models, classes = prove_records(subjects_of(args.target, db, args.trust_remote_code), db, args.jobs)
     return conclude(models, classes, db, False)
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #0d1c040d
