@@ -221,3 +221,67 @@ def test_the_shapes_of_every_preset_are_known(record, config):
         if linear and parameters.names <= set(values) and not tied and not path.endswith("dt_proj"):
             held, most = found["prefill"].get(path, 0), parameters.evaluate(values)
             assert most - held < most / 50 or held == most, path  # the bias is left
+
+
+@pytest.fixture
+def named(capsys, monkeypatch):
+    "Analyze a model by its name, without a hub: what --format json prints"
+    import lm_predictor.models.hub as hub
+    monkeypatch.setattr(hub, "_hub_reachable", lambda: False)
+
+    def analyzed(model, *options):
+        assert main(["analyze", model, "--format", "json", *SIZES, *options]) == 0
+        return json.loads(capsys.readouterr().out)
+    return analyzed
+
+
+@pytest.mark.parametrize("model, preset", [
+    ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"), ("unsloth/llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B"),
+    ("Qwen/Qwen3-8B-Base", "Qwen/Qwen3-8B"), ("mistralai/Mistral-7B-Instruct-v0.3", "mistralai/Mistral-7B-v0.3"),
+    ("meta-llama/Llama-2-7b-chat-hf", "meta-llama/Llama-2-7b-hf"), ("Qwen1.5-MoE-A2.7B-Chat", "Qwen/Qwen1.5-MoE-A2.7B"),
+])
+def test_how_a_model_was_trained_does_not_matter(named, model, preset):
+    found, its = named(model), named(preset)
+    assert found["totals"] == its["totals"] and found["model"] == model
+    assert f"{model} is no preset: these are the sizes of {preset}, whose name differs only in how it was trained" in notes(found)
+
+
+@pytest.mark.parametrize("model, each, said", [
+    ("RedHatAI/Llama-3.1-8B-Instruct-FP8", lambda n, k: n * k + 4 * (n // 128) * (k // 128), "fp8 in its usual form (fp8, a float32 scale per 128x128"),
+    ("nvidia/LLAMA-3.1-8B-instruct-nvfp4", lambda n, k: n * k // 2 + n * k // 16 + 8, "modelopt in its usual form (nvfp4, a 1-byte scale per 16 inputs)"),
+    ("hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", lambda n, k: n * k // 2 + k // 128 * n * 5 // 2, "awq in its usual form (int4,"),
+    ("someone/Llama-3.1-8B-GPTQ-Int8", lambda n, k: n * k + k // 128 * n * 3 + 4 * k, "gptq in its usual form (int8,"),
+])
+def test_a_quantized_name_is_priced_as_it_says(named, model, each, said):
+    found = named(model)
+    assert weight_bytes(found) == 32 * sum(each(n, k) for n, k in LLAMA) + 2 * HELD
+    assert said in notes(found) and "its own config.json was not compared" in notes(found)
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-8B-Instruct-2507", "meta-llama/Llama-3.1-8B-FP8-AWQ", "meta-llama/Llama-3.1-9B-Instruct"])
+def test_other_names_are_refused(capsys, monkeypatch, model):
+    import lm_predictor.models.hub as hub
+    monkeypatch.setattr(hub, "_hub_reachable", lambda: False)
+    assert main(["analyze", model]) == 1
+    assert f"{model!r} is no preset" in capsys.readouterr().err
+
+
+def test_inspect_says_whose_sizes_it_shows(capsys, monkeypatch):
+    import lm_predictor.models.hub as hub
+    monkeypatch.setattr(hub, "_hub_reachable", lambda: False)
+    assert main(["inspect", "meta-llama/Llama-3.1-8B-Instruct"]) == 0
+    assert "these are the sizes of meta-llama/Llama-3.1-8B" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("preset, said", [
+    ("deepseek-ai/DeepSeek-V3", "num_nextn_predict_layers is 1; a module has 11,610,067,968 parameters"),  # 11.6B, 14B in the files with copies
+    ("zai-org/GLM-4.5-Air", "num_nextn_predict_layers is 1; a module has"),
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct", "a checkpoint of qwen3_next has 1; a module has"),
+])
+def test_prediction_modules_are_named(named, preset, said):
+    found = notes(named(preset))
+    assert said in found and "neither its weights nor its cost are in these figures" in found
+
+
+def test_models_without_prediction_modules_say_nothing_of_them(named):
+    assert "multi-token" not in notes(named("meta-llama/Llama-3.1-8B")) + notes(named("Qwen/Qwen3-30B-A3B"))

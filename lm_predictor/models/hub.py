@@ -13,7 +13,7 @@ import os
 import warnings
 from pathlib import Path
 
-from .validation import ModelError
+from .validation import ModelError, UnknownModel
 from ..records.database import read_json, shipped_directory
 from ..records.files import read_text
 
@@ -95,11 +95,11 @@ def _from_hub(model: str, known: dict) -> dict:
     near = [n for low in near for n in names if n.lower() == low]
     hint = f"; near: {', '.join(dict.fromkeys(near))}" if near else "; `lm-predictor models` lists the presets"
     if "/" not in model:
-        raise ModelError(f"unknown model {model!r}{hint}")
+        raise UnknownModel(f"unknown model {model!r}{hint}")
     try:
         from transformers import PreTrainedConfig
     except ImportError:
-        raise ModelError(
+        raise UnknownModel(
             f"{model!r} is no preset{hint}; other models of the hub need pip install 'lm-predictor[trace]'"
         ) from None
     reason = ""
@@ -113,7 +113,7 @@ def _from_hub(model: str, known: dict) -> dict:
             return config
         except (OSError, ValueError) as e:
             reason = str(e).splitlines()[0][:160]
-    raise ModelError(
+    raise UnknownModel(
         f"{model!r} is no preset, and no config of it came from the hub: {reason}{hint}"
     )
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 from .attributes import LAYERS
 
 # %% auto #0
-__all__ = ['WIDTHS', 'HEADS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'PER_LAYER', 'ModelError', 'NeedsTrace',
-           'check_numbers']
+__all__ = ['WIDTHS', 'HEADS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'PER_LAYER', 'ModelError',
+           'UnknownModel', 'NeedsTrace', 'check_numbers']
 
 # %% ../../nbs/models/01_validation.ipynb #5861f998
 class ModelError(ValueError):
     "A model or workload that cannot be analyzed; one sentence saying why and what is near"
+
+
+class UnknownModel(ModelError):
+    "A name that is no preset, and of which no config could be read"
 
 
 class NeedsTrace(ModelError):

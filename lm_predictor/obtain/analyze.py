@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from ..cost.heads import extra_heads
 from ..models.hub import also_here, presets
 from ..models.loading import load_config
 from ..models.matching import left_to_class, symbol_values, unknown_names
 from ..models.quantization import read_quantization
 from ..models.remote_code import own_code
-from ..models.validation import ModelError, check_numbers
+from ..models.validation import ModelError, UnknownModel, check_numbers
+from ..models.variants import variant
 from .find import Found, find, runs_functions
 from .record import NoFunctions
 from ..records.database import Database
@@ -28,7 +30,8 @@ __all__ = ['analyze']
 def _unread(config: dict, record: ModelRecord):
     "What of a config was left aside, and what its class filled in, in sentences"
     strange, silent = unknown_names(record, config), left_to_class(record, config)
-    if (strange or silent) and any(p["config"] == config for p in presets().values()):
+    plain = {name: value for name, value in config.items() if name != "quantization_config"}
+    if (strange or silent) and any(p["config"] == plain for p in presets().values()):
         strange, silent = [], {}  # these were looked at when they were taken up
     if strange:
         names = ", ".join(strange)
@@ -41,6 +44,19 @@ def _unread(config: dict, record: ModelRecord):
             "the class of transformers was analyzed"
         )
 
+# %% ../../nbs/obtain/04_analyze.ipynb #7a90c2e1
+def _named(model: str | dict, trust_remote_code: bool) -> tuple[str, dict, str]:
+    "Name and config of a model, and what must be said of the way from one to the other; raises ModelError"
+    if isinstance(model, dict):
+        return "config", model, ""
+    try:
+        return *load_config(str(model), trust_remote_code), also_here(str(model))
+    except UnknownModel:
+        found = variant(str(model))
+        if found is None:
+            raise
+        return str(model), found.config, found.note
+
 # %% ../../nbs/obtain/04_analyze.ipynb #6c22d83c
 def _cost(name: str, config: dict, found: Found, db: Database, here: str, accelerated: Callable) -> ModelCost:
     "The cost that a record gives, with what a reader must know of it"
@@ -48,6 +64,7 @@ def _cost(name: str, config: dict, found: Found, db: Database, here: str, accele
     doubts = [f"unverified: {', '.join(unproven)}; `lm-predictor verify {name}` says why"] if unproven else []
     notes = [*filter(None, (here, found.note)), *_unread(config, found.record)]
     values, quantization = symbol_values(found.record, config), read_quantization(config)
+    notes += filter(None, [extra_heads(found.record, config, values)])
     return ModelCost(name, found.record, values, tuple(doubts), tuple(notes), quantization, accelerated)
 
 
@@ -85,13 +102,12 @@ def analyze(
     accelerated functions of its source. `trust_remote_code` runs the modeling code that a config
     names in its `auto_map`; without it, only transformers' own is.
     """
-    name, config = ("config", model) if isinstance(model, dict) else load_config(str(model), trust_remote_code)
+    name, config, here = _named(model, trust_remote_code)
     if not isinstance(config.get("model_type"), str):
         raise ModelError("config has no model_type; a config of transformers names one, such as \"llama\"")
     check_numbers(config)
     read_quantization(config)  # one that is not known is refused before anything is traced
     db = db or Database()
-    here = also_here(model) if isinstance(model, str) else ""
     cost = lambda found, accelerated=str: _cost(name, config, found, db, here, accelerated)
     fast = lambda: find(config, db, progress, trace, accelerated=True)
     try:

@@ -286,6 +286,7 @@ def inspect_command(args) -> int:
         Column("parameters", each(lambda _, __, ___, n, ____: f"{n:,}" if n else ""), "", 1),
         Column("formula", each(lambda _, __, ___, n, own: str(own) if n else ""), "", 4, 0, None, True),
     ]
+    print_lines([*([f"note: {n}"] for n in cost.notes)])
     print_lines([[f"{cost.model}: {cost.parameters:,} parameters, {cost.record.class_name}"]])
     print()
     print_fitted(columns, [""] * len(numbers))
