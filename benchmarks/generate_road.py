@@ -4,10 +4,9 @@
     python benchmarks/generate_road.py llama recurrent_gemma
     python benchmarks/generate_road.py --shipped             # those whose shipped records hold for small models
 
-A small model of each type is built from its config with random weights and runs `model.generate` on the CPU. This road shares
-nothing with the package: generate makes the cache, hands it on and decides which logits are wanted;
-`torch.utils.flop_counter.FlopCounterMode` counts each forward, and the cache's bytes are those of the tensors that the cache object, and
-the modules, hold in the end. Where the FLOPs of a phase or the bytes are not ours, and KNOWN does not say why, the exit status is 2.
+A small model of each type is built from its config with random weights and runs `model.generate` on the CPU, as `verify` runs the
+models of stored records (`lm_predictor.verification.generate_run`), here with small configs that are traced where no stored record holds
+for them, with two prompts and four tokens. Where FLOPs or cache bytes are not ours, and KNOWN does not say why, the exit status is 2.
 """
 import argparse
 import json
@@ -19,13 +18,10 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
 from common import preset, presets
 from third_road import _SMALL, _TWO, _WINDOW, FAMILIES, SHIPPED, TRACED, Family
 
-BATCH, NEW = 2, 4
+NEW = 4  # tokens
 PROMPTS = (17, 40)  # the second is longer than the windows of the small models
 BLOCKS = {"minimax": (16, 40)}  # the prompts of a type whose formulas hold for whole blocks
 
@@ -72,86 +68,12 @@ def config_of(name: str) -> dict:
     return json.loads(preset(family.preset).read_text(encoding="utf-8"))["config"] | family.sizes
 
 
-# ---- what the model does
-
-def model_of(config: dict):
-    "A causal language model of a config on the CPU: random weights, bfloat16, eager attention, an expert after the other"
-    from transformers import AutoConfig, AutoModelForCausalLM
-    torch.manual_seed(0)
-    full = AutoConfig.for_model(**config)
-    how = dict(attn_implementation="eager", dtype=torch.bfloat16)
-    try:
-        model = AutoModelForCausalLM.from_config(full, experts_implementation="eager", **how)
-    except (TypeError, ValueError):  # a model without experts
-        model = AutoModelForCausalLM.from_config(full, **how)
-    return model.eval()
-
-
-def tensors_of(x, seen: set) -> list:
-    "The floating-point tensors that an object holds, whatever its shape; each once"
-    if id(x) in seen:
-        return []
-    seen.add(id(x))
-    if isinstance(x, torch.Tensor):
-        return [x] if x.is_floating_point() else []
-    if isinstance(x, dict):
-        return [t for part in x.values() for t in tensors_of(part, seen)]
-    if isinstance(x, (list, tuple)):
-        return [t for part in x for t in tensors_of(part, seen)]
-    own = type(x).__module__.startswith("transformers.") and not isinstance(x, torch.nn.Module)
-    return tensors_of(vars(x), seen) if own and hasattr(x, "__dict__") and not hasattr(x, "model_type") else []
-
-
-def kept_by_modules(model) -> list:
-    "What modules hold outside of their parameters and buffers"
-    return [t for m in model.modules() for n, t in vars(m).items() if isinstance(t, torch.Tensor) and t.is_floating_point()]
-
-
-@dataclass
-class Generated:
-    "What one call of generate did"
-    prefill: int  # FLOPs in matrix products
-    decode: list  # of each step
-    cache_bytes: int
-
-
-def generated(model, prompt: int, new: int = NEW) -> Generated:
-    "A call of generate, counted forward by forward"
-    counts, before = [], {id(t) for t in kept_by_modules(model)}
-    counter = [None]
-
-    def start(*_):
-        counter[0] = FlopCounterMode(display=False)
-        counter[0].__enter__()
-
-    def stop(*_):
-        counter[0].__exit__(None, None, None)
-        counts.append(counter[0].get_total_flops())
-
-    hooks = [model.register_forward_pre_hook(start), model.register_forward_hook(stop)]
-    ids = torch.randint(3, 100, (BATCH, prompt), generator=torch.Generator().manual_seed(1))
-    made = {}
-    hooks.append(model.register_forward_hook(lambda m, a, k, out: made.update(last=(k, out)), with_kwargs=True))
-    with torch.no_grad():
-        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False)
-    for hook in hooks:
-        hook.remove()
-    given, out = made["last"]
-    names = ("past_key_values", "cache_params", "state", "mems")
-    caches = [x.get(n) for x in (given, out) for n in names if x.get(n) is not None]
-    held, seen = [], set()
-    for cache in caches[:1] if caches and any(caches[0] is c for c in caches[1:]) else caches[-1:]:
-        held += tensors_of(cache, seen)
-    held += [t for t in kept_by_modules(model) if id(t) not in before]
-    return Generated(counts[0], counts[1:], sum(t.numel() * t.element_size() for t in held))
-
-
 # ---- what the package says
 
 @dataclass
 class Row:
     "One figure of one type: what the run did, and what the package says of it"
-    what: str  # prefill of 17, decode at 17, cache of 20
+    what: str  # FLOPs, prefill of 17; cache bytes, decode at 17
     run: int
     ours: int
 
@@ -162,25 +84,22 @@ class Row:
 
 def rows_of(name: str) -> tuple[list[Row], int]:
     "What comes of a type, at each prompt, and how many figures its formulas refuse"
+    from transformers import AutoConfig
     from lm_predictor import analyze
     from lm_predictor.models.validation import ModelError
+    from lm_predictor.verification.generate_run import BATCH, generated, model_of
     config = config_of(name)
-    cost, model, rows, refused = analyze(config, trace=True), model_of(config), [], 0
+    cost, model, rows, refused = analyze(config, trace=True), model_of(AutoConfig.for_model(**config)), [], 0
     for prompt in BLOCKS.get(name, PROMPTS):
-        did, once, last = generated(model, prompt), generated(model, prompt, 1), prompt + NEW - 1
-        figures = [  # what, the run, new tokens, cached ones, the field of our totals
-            (f"FLOPs, prefill of {prompt}", did.prefill, prompt, 0, "matmul_flops"),
-            *((f"FLOPs, decode at {prompt + i}", n, 1, prompt + i, "matmul_flops") for i, n in enumerate(did.decode)),
-            (f"cache bytes, {prompt} tokens", once.cache_bytes, prompt, 0, "kv_cache_bytes"),
-            (f"cache bytes, {last} tokens", did.cache_bytes, 1, last - 1, "kv_cache_bytes"),
-        ]
-        for what, run, new, cached, field in figures:
+        for step in generated(model, prompt, NEW):
+            where = f"decode at {step.cache_len}" if step.cache_len else f"prefill of {prompt}"
             try:
-                ours = cost.at(batch_size=BATCH, seq_len=new, cache_len=cached, execution="eager").totals
+                ours = cost.at(batch_size=BATCH, seq_len=step.seq_len, cache_len=step.cache_len, execution="eager").totals
             except ModelError:  # outside of what its formulas assume
-                refused += 1
+                refused += 2
                 continue
-            rows.append(Row(what, run, getattr(ours, field)))
+            rows.append(Row(f"FLOPs, {where}", step.flops, ours.matmul_flops))
+            rows.append(Row(f"cache bytes, {where}", step.cache_bytes, ours.kv_cache_bytes))
     return rows, refused
 
 

@@ -128,6 +128,7 @@ class Evidence:
     alone: dict = field(default_factory=dict)
     # (which checkpoint, case, its numbers, FLOPs in matrix products by torch's counter)
     counted: list = field(default_factory=list)
+    generated: object = None  # the GenerateOutcome; None where generate was not run
     too_large: set = field(default_factory=set)  # cases whose scores do not fit into memory
     problems: list = field(default_factory=list)  # what could not be run, and why
     memo: dict = field(default_factory=dict, repr=False)  # for those who compare with it
