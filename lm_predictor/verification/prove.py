@@ -102,12 +102,23 @@ def joined(outcomes: list[Outcome]) -> Outcome:
         classes = {name: [bad if c.what == bad.what else c for c in rows] for name, rows in classes.items()}
     return Outcome(outcomes[0].record_id, checks, classes, sum(o.seconds for o in outcomes))
 
+# %% ../../nbs/verification/07_prove.ipynb #c07a11ed
+def _counted(record: ModelRecord, full, values: dict, name: str) -> tuple[list, list]:
+    "What torch's counter gives for a config, and a check that failed where it gives nothing"
+    from lm_predictor.tracing.functions import as_recorded
+    from lm_predictor.verification.counter import COUNTER, CounterError, counted, workloads_of
+    try:
+        with as_recorded(record, full):
+            return counted(full, values, workloads_of(record, values)), []
+    except CounterError as e:  # a model that needs data: there is no count to compare with
+        return [], [Check(COUNTER, False, f"{name} cannot run on tensors without data: {e}")]
+
 # %% ../../nbs/verification/07_prove.ipynb #1a7a93d0
 @quiet()
 def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, counting: bool = False) -> Outcome:
     "All checks of one model record with one config; `counting`: only what torch's counter says of this config"
-    from lm_predictor.verification.counter import COUNTER, CounterError, compare_counted, counted, workloads_of
     from lm_predictor.tracing.functions import as_recorded
+    from lm_predictor.verification.counter import compare_counted
     from lm_predictor.verification.functions import compare_functions
     from lm_predictor.verification.generate_run import generate_outcome
     from lm_predictor.verification.verify import verify_model
@@ -118,11 +129,7 @@ def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, cou
         full, values = full_config(config), symbol_values(record, _whole(config))
     except ModelError as e:
         return outcome([Check("the model can be built", False, f"{name}: {e}")])
-    try:
-        with as_recorded(record, full):
-            rows, failed = counted(full, values, workloads_of(record, values)), []
-    except CounterError as e:  # a model that needs data: there is no count to compare with
-        rows, failed = [], [Check(COUNTER, False, f"{name} cannot run on tensors without data: {e}")]
+    rows, failed = _counted(record, full, values, name)
     try:
         if counting:
             return outcome([*compare_counted(record, rows, name), *failed])
