@@ -145,3 +145,15 @@ def test_executions_move_less_and_less(path):
             at |= dict(batch_size=3, seq_len=new, cache_len=cached, active_experts=2)
             moved.append(sum(k.repeat.evaluate(at) * (k.cost.read + k.cost.write).evaluate(at) for k in kernels))
         assert moved == sorted(moved), case
+
+
+@pytest.mark.parametrize("model, experts, execution, said", [
+    ("llama-4-scout", 16, "flash", True), ("llama-4-maverick", 128, "eager", True), ("llama-4-scout", 16, "engine", False),
+    ("mixtral-8x7b", 8, "flash", False),  # its source computes the chosen ones
+])
+def test_it_is_said_where_all_experts_are_computed(model, experts, execution, said):
+    "Llama 4's source multiplies each token with every expert, and no note said so (finding H)"
+    notes = analyze(model, trace=False).at(seq_len=40, execution=execution).notes
+    start = f"every token is multiplied with all {experts} experts of a layer, as the source does it (modeling_llama4.py:79, "
+    assert any(note.startswith(start) for note in notes) is said
+    assert any("is multiplied with all" in note for note in notes) is said

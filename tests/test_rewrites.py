@@ -61,7 +61,7 @@ def test_a_prompt_is_expanded_where_that_is_cheaper(tokens, cached, absorbed):
 @pytest.mark.parametrize("model, sizes, flash, engine", [
     ("llama-4-maverick", dict(seq_len=4096), 3500, 280),       # all tokens times all 128 experts, of which each chose one
     ("llama-4-maverick", dict(cache_len=1000), 167, 6.9),
-    ("qwen3-30b-a3b", dict(seq_len=4096), 44, 36),             # rows of experts copied there and back
+    ("qwen3-30b-a3b", dict(seq_len=4096), 38.6, 36),           # rows of experts copied there; on their way back they are added up
     ("deepseek-v3", dict(batch_size=16, cache_len=8192), 660, 118),
 ])
 def test_times_of_an_h200(model, sizes, flash, engine):

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from ..cost.execution import EXECUTIONS, attentions
 from ..cost.rewrites.engine import applied_rewrites, check_rewrites, device_kernels
-from ..cost.rewrites.experts import experts_chosen
+from ..cost.rewrites.experts import REACHED, dense_experts, experts_chosen
 from ..cost.rewrites.rule import RewriteRow, rewrite_rows
 from ..cost.operators import CONVENTION
 from ..cost.quantized import QuantizedGraph, quantized_graph
@@ -254,9 +254,9 @@ class Run:
         return _as_markdown(self)
 
 # %% ../../nbs/timing/02_prediction.ipynb #911a48d3
-def _notes(graph, execution: str) -> list[str]:
-    "What the figures of a graph take for granted"
-    notes = []
+def _notes(graph, execution: str, rewrites=()) -> list[str]:
+    "What the figures of a graph take for granted; rewrites: those that were applied to it"
+    notes = [] if any(r.rewrite is REACHED for r in rewrites) else dense_experts(graph)
     unfused = sum(n.scores is not None and n.op != "attention" for n in graph.nodes) - len(attentions(graph))
     if execution not in ("eager", "fused") and unfused > 0:
         notes.append(
@@ -415,7 +415,7 @@ class ModelCost:
                 for k in device_kernels(graph, execution, without)
             ]
             rewrites = applied_rewrites(graph, without) if execution == "engine" else ()
-            self._planned[key] = graph, kernels, _notes(graph, execution), rewrites
+            self._planned[key] = graph, kernels, _notes(graph, execution, rewrites), rewrites
         return self._planned[key]
 
     def case_at(self, workload: Workload) -> tuple[str, dict, tuple]:

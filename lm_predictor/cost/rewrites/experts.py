@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..execution import Plan, base_name, makers, readers
+from ..execution import Plan, base_name, makers, plan_of, readers
 from .rule import Rewrite, inner, joined, ratio
 from ...formula.language import parse
 from ...formula.tree import Formula
 from ...records.graph import Graph
 
 # %% auto #0
-__all__ = ['EXPERTS', 'REACHED', 'experts', 'reached', 'experts_chosen']
+__all__ = ['EXPERTS', 'REACHED', 'experts', 'reached', 'experts_chosen', 'dense_experts']
 
 # %% ../../../nbs/cost/rewrites/05_experts.ipynb #747616c5
 def _gathers(plan: Plan, inside: set[int], made: dict, read: dict) -> set[int]:
@@ -154,3 +154,17 @@ REACHED = Rewrite(
     "reached", "An expert that no token chose multiplies zeros, which add nothing.",
     "vLLM FusedMoE (Llama4MoE)", reached, joins=False,
 )
+
+# %% ../../../nbs/cost/rewrites/05_experts.ipynb #de338fa4
+def dense_experts(graph: Graph) -> list[str]:
+    "That a source multiplies tokens with experts which were not chosen for them; [] where it does not"
+    found = REACHED.apply(plan_of(graph, "flash"))[1]
+    if not found:
+        return []
+    products = [graph.nodes[i] for operators in found for i in operators if graph.nodes[i].kind == "matmul"]
+    places = dict.fromkeys(":".join(map(str, graph.place(n.line))).rpartition("/")[2] for n in products)
+    many, each = experts_chosen(graph, found[0][0])
+    return [
+        f"every token is multiplied with all {many} experts of a layer, as the source does it ({', '.join(places)}); "
+        f"{each} of them is chosen for it, and {REACHED.name} of execution engine leaves the others out"
+    ]
