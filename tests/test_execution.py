@@ -157,3 +157,35 @@ def test_it_is_said_where_all_experts_are_computed(model, experts, execution, sa
     start = f"every token is multiplied with all {experts} experts of a layer, as the source does it (modeling_llama4.py:79, "
     assert any(note.startswith(start) for note in notes) is said
     assert any("is multiplied with all" in note for note in notes) is said
+
+
+# 3 heads of 8; MPT adds slopes times positions of one row, Falcon to the scores and again, with the mask, for each pair
+BIASED = {
+    "mpt": dict(d_model=24, n_heads=3, n_layers=1, vocab_size=101, max_seq_len=512),
+    "falcon": dict(hidden_size=24, num_attention_heads=3, num_hidden_layers=1, vocab_size=101, alibi=True,
+                   new_decoder_architecture=False, multi_query=False, parallel_attn=False, bias=False),
+}
+
+
+@pytest.fixture(scope="module", params=BIASED)
+def biased(request, tmp_path_factory):
+    "A small model with position biases, traced"
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "config.json").write_text(json.dumps({"model_type": request.param} | BIASED[request.param]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_PREDICTOR_DB", str(folder / "db"))
+        return request.param, analyze(str(folder / "config.json"), trace=True)
+
+
+@pytest.mark.parametrize("tokens", [5, 40])
+def test_position_biases_are_inside_the_attention(biased, tokens):
+    kind, cost = biased
+    run = cost.at(batch_size=2, seq_len=tokens, execution="flash")
+    [attention] = [k for k in run.kernels if k.operation.startswith("attention")]
+    pairs, heads, row = tokens * (tokens + 1) // 2, 2 * 3, 2 * 3 * 8 * tokens * 2  # bytes of Q, of K, of V
+    # scale, bias and softmax; Falcon's scores get both its biases
+    assert attention.matmul_flops == heads * pairs * 4 * 8
+    assert attention.flops - attention.matmul_flops == heads * pairs * (5 if kind == "mpt" else 6)
+    # the bias of a head and key, 4 bytes; for each sequence of 2 bytes, and of each pair
+    bias = 4 * 3 * tokens if kind == "mpt" else 2 * heads * (tokens + tokens**2)
+    assert (attention.read_bytes, attention.write_bytes) == (3 * row + bias, row)
