@@ -285,3 +285,26 @@ def test_prediction_modules_are_named(named, preset, said):
 
 def test_models_without_prediction_modules_say_nothing_of_them(named):
     assert "multi-token" not in notes(named("meta-llama/Llama-3.1-8B")) + notes(named("Qwen/Qwen3-30B-A3B"))
+
+
+def test_deepseek_v3_as_an_engine_runs_it(run):
+    "One token of each of 16 sequences: 3.40 TFLOP whatever the weights are; about half of the bytes that 16 bits move, 0.565 TB"
+    fp8, wide = (run("deepseek-ai/DeepSeek-V3", FP8, "--execution", "engine", *w) for w in ([], ["--w-bits", "16"]))
+    assert fp8["totals"]["matmul_flops"] == wide["totals"]["matmul_flops"] == 3_399_199_490_048
+    moved = [t["read_bytes"] + t["write_bytes"] for t in (fp8["totals"], wide["totals"])]
+    assert 0.287e12 < moved[0] < 0.292e12 and 0.55e12 < moved[1] < 0.58e12
+    assert {"absorb", "experts"} <= {r["name"] for r in fp8["rewrites"]} == {r["name"] for r in wide["rewrites"]}
+
+
+@pytest.mark.parametrize("execution", ["eager", "fused", "flash", "engine"])
+@pytest.mark.parametrize("preset", [
+    "Qwen/Qwen3-Next-80B-A3B-Instruct", "ai21labs/Jamba-v0.1", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "openai/gpt-oss-20b",
+    "mistralai/Mixtral-8x7B-v0.1", "nvidia/NVIDIA-Nemotron-Nano-9B-v2", "state-spaces/mamba-2.8b-hf",
+])
+def test_products_are_the_same_in_every_execution(preset, execution):
+    "A quantization changes bytes, and no product; what a kernel reads of the quantized inputs was written before"
+    from lm_predictor import analyze
+    cost = analyze(presets()[preset]["config"] | {"quantization_config": FP8}, trace=False)
+    narrow, wide = (cost.at(batch_size=4, seq_len=1, cache_len=64, execution=execution, w_bits=w).totals for w in (None, 16))
+    assert narrow.matmul_flops == wide.matmul_flops and narrow.flops == wide.flops
+    assert narrow.weight_bytes < 0.7 * wide.weight_bytes and narrow.read_bytes < wide.read_bytes

@@ -421,7 +421,8 @@ def plan_of(graph: Graph, execution: str) -> Plan:
 def kernels_of(plan: Plan) -> list[DeviceKernel]:
     "The kernels of a plan, in order"
     groups, before = plan.groups or fuse(plan), plan.nodes
-    graph, nodes = quantize_inputs(plan.graph, before, shared=True)
+    home = {i: k for k, group in enumerate(groups) for i in group}
+    graph, nodes = quantize_inputs(plan.graph, before, shared=True, home=home)
     plan, read = replace(plan, graph=graph, nodes=nodes), readers(nodes)
     return [kernel(plan, group, read) for group in in_order(plan, [*groups, *([i] for i in nodes if i not in before)])]
 

@@ -169,29 +169,58 @@ def quantized(record: ModelRecord, graph: Graph, quantization: Quantization, val
     shapes = {t: shape.in_features for t, (_, shape) in _products(graph, values).items()}
     return _with_stored(graph, weights, shapes), weights
 
-# %% ../../nbs/cost/06_quantized.ipynb #9c639e02
-def quantize_inputs(graph: Graph, nodes: dict[int, Node], shared: bool) -> tuple[Graph, dict[int, Node]]:
-    "A graph's operators with those that quantize the inputs of products; shared: one for all products of an input"
-    tensors, made, found = list(graph.tensors), {}, {}
-    first = max(len(graph.nodes), *nodes, 0) + 1  # of the new operators' indices
-    if not any(t.inputs for t in tensors):
-        return graph, nodes
-    for i, n in nodes.items():
-        how = next((tensors[r.tensor].inputs for r in n.reads if tensors[r.tensor].inputs), None)
-        x = next((r for r in n.reads if tensors[r.tensor].kind in ("activation", "input", "cache")), None)
-        if n.kind == "matmul" and how and x:
-            key = (x.tensor, x.view, str(how[1]), how[0], None if shared else i)
-            if key not in made:
-                made[key] = len(tensors)
-                tensors.append(Tensor(x.elements, how[1], "activation"))
-                found[first + i] = Node(
-                    f"lm_predictor.quantize_{how[0]}", "quantize", n.call, n.line, (x,), ((made[key], x.elements),)
-                )
-            n = replace(n, reads=tuple(Read(made[key], x.elements) if r is x else r for r in n.reads))
-        found[i] = n
-    return replace(graph, tensors=tuple(tensors)), found
+# %% ../../nbs/cost/06_quantized.ipynb #16365ac9
+def _operand(graph: Graph, node: Node) -> Read | None:
+    "What an operator reads that is neither a weight nor a buffer: of several, the first"
+    return next((r for r in node.reads if graph.tensors[r.tensor].kind in ("activation", "input", "cache")), None)
 
-# %% ../../nbs/cost/06_quantized.ipynb #72fb5a0f
+
+def _from_memory(graph: Graph, nodes: dict[int, Node], i: int, home: dict[int, int]) -> tuple[int, Read] | None:
+    """The operator that reads a product's input from memory, and that read; None where its kernel computes it.
+
+    home: operator -> its kernel. In one with a gather before the product, it is the gather.
+    """
+    read = _operand(graph, nodes[i])
+    inside = [m for m in nodes if m in home and home[m] == home.get(i) and m != i]
+    while read and (maker := next((m for m in inside if any(t == read.tensor for t, _ in nodes[m].writes)), None)):
+        if nodes[maker].kind not in ("gather", "copy"):
+            return None
+        i, read = maker, _operand(graph, nodes[maker])
+    return (i, read) if read else None
+
+# %% ../../nbs/cost/06_quantized.ipynb #e71b33a4
+def quantize_inputs(
+    graph: Graph,
+    nodes: dict[int, Node],  # operators by their indices, in order
+    shared: bool,            # one operator quantizes an input for all products of it
+    home: dict[int, int] | None = None,  # operator -> the kernel that runs it; None: each runs alone
+) -> tuple[Graph, dict[int, Node]]:
+    "A graph's operators with those that quantize the inputs of products"
+    tensors, changed, made, uses = list(graph.tensors), dict(nodes), {}, {}
+    first = max(len(graph.nodes), *nodes, 0) + 1  # of the new operators' indices
+    for i, n in nodes.items() if any(t.inputs for t in tensors) else ():
+        how = next((graph.tensors[r.tensor].inputs for r in n.reads if graph.tensors[r.tensor].inputs), None)
+        found = _from_memory(graph, nodes, i, home or {}) if how and n.kind == "matmul" else None
+        if found is None:
+            continue
+        at, x = found
+        key = (x.tensor, x.view, how[0], str(how[1]), None if shared else i)
+        if key not in made:
+            tensors.append(Tensor(x.elements, how[1], "activation"))
+            write = ((len(tensors) - 1, x.elements),)
+            made[key] = first + i, Node(f"lm_predictor.quantize_{how[0]}", "quantize", n.call, n.line, (x,), write)
+        (narrow, size), = made[key][1].writes
+        uses.setdefault(key, []).append(at)
+        reads = tuple(Read(narrow, size) if r is x else r for r in changed[at].reads)
+        changed[at] = replace(changed[at], reads=reads)
+    place = {i: k for k, i in enumerate(nodes)}
+    before = {}
+    for key, (index, node) in made.items():
+        before.setdefault(min(uses[key], key=place.get), {})[index] = node
+    ordered = {j: m for i in nodes for j, m in (*before.get(i, {}).items(), (i, changed[i]))}
+    return replace(graph, tensors=tuple(tensors)), ordered
+
+# %% ../../nbs/cost/06_quantized.ipynb #cceddbae
 def _inside(path: str) -> str:
     "A module's name without its layer: `self_attn.q_proj`"
     label = _LABEL.search(path)
@@ -211,7 +240,7 @@ def _left(record: ModelRecord, weights: dict[int, Stored], values: dict) -> list
         found[_inside(path)] = (total[0] + layers, total[1] + times.evaluate(values))
     return [name if n == of else f"{name} ({n} of {of})" for name, (n, of) in found.items() if n]
 
-# %% ../../nbs/cost/06_quantized.ipynb #25d2c6ff
+# %% ../../nbs/cost/06_quantized.ipynb #58870e90
 def about_quantization(
     quantization: Quantization,
     record: ModelRecord,
@@ -238,7 +267,7 @@ def about_quantization(
         said.append("weights whose inputs are not quantized are dequantized inside the product, without a kernel")
     return said
 
-# %% ../../nbs/cost/06_quantized.ipynb #eb80e928
+# %% ../../nbs/cost/06_quantized.ipynb #659d9e13
 @dataclass(frozen=True)
 class QuantizedGraph:
     "A graph of a record, with the bytes of its weights"
