@@ -12,14 +12,14 @@ from lm_predictor.obtain.analyze import analyze
 
 FILES = sorted((shipped_directory() / "presets").glob("*.json"))
 PRESETS = presets()
-FIELDS = {"model", "aliases", "published_parameters", "published_text", "source", "config"}
+FIELDS = {"model", "aliases", "published_parameters", "published_text", "published_quantization", "source", "config"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_file(path):
     "Every field is there, and nothing else; the file is named as its model"
     preset = json.loads(path.read_text())
-    assert FIELDS - {"published_text"} <= set(preset) <= FIELDS
+    assert FIELDS - {"published_text", "published_quantization"} <= set(preset) <= FIELDS
     assert path.stem == preset["model"].replace("/", "--") and preset["model"].count("/") == 1
     assert type(preset["published_parameters"]) is int
     assert preset["source"].startswith("Hyperparameters: ") and " Parameter count: " in preset["source"]

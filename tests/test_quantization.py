@@ -308,3 +308,28 @@ def test_products_are_the_same_in_every_execution(preset, execution):
     narrow, wide = (cost.at(batch_size=4, seq_len=1, cache_len=64, execution=execution, w_bits=w).totals for w in (None, 16))
     assert narrow.matmul_flops == wide.matmul_flops and narrow.flops == wide.flops
     assert narrow.weight_bytes < 0.7 * wide.weight_bytes and narrow.read_bytes < wide.read_bytes
+
+
+@pytest.mark.parametrize("preset", [name for name, p in presets().items() if "published_quantization" in p])
+def test_a_preset_whose_checkpoint_is_quantized_says_so(named, preset):
+    "Its name with the suffix has fewer bytes, and the same products"
+    word = presets()[preset]["published_quantization"]
+    found, narrow = named(preset), named(f"{preset}-{word}")
+    assert f"the published checkpoint is quantized, these are figures of 16-bit weights; {preset}-{word} has its own" in notes(found)
+    assert found["totals"]["matmul_flops"] == narrow["totals"]["matmul_flops"]
+    assert weight_bytes(narrow) < {"FP8": 0.53, "MXFP4": 0.4}[word] * weight_bytes(found)
+
+
+def test_hf_quant_config_beside_a_config_is_read(tmp_path, capsys):
+    "The form of nvidia/Llama-3.1-70B-Instruct-FP8: config.json says nothing of it"
+    config = presets()["meta-llama/Llama-3.1-8B"]["config"]
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({
+        "producer": {"name": "modelopt", "version": "0.23.0"},
+        "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}), encoding="utf-8")
+    assert main(["analyze", str(tmp_path / "config.json"), "--format", "json", *SIZES]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert weight_bytes(found) == 32 * sum(n * k + 8 for n, k in LLAMA) + 2 * HELD and found["quantization"] == "fp8 (modelopt)"
+    (tmp_path / "hf_quant_config.json").write_text("[1]", encoding="utf-8")
+    assert main(["analyze", str(tmp_path / "config.json")]) == 1
+    assert "hf_quant_config.json is no quantization of modelopt" in capsys.readouterr().err

@@ -47,6 +47,18 @@ def _preset_path(name: str) -> Path | None:
     return path if _is_file(path) and path.parent == shipped_directory() / "presets" else None
 
 # %% ../../nbs/models/02_hub.ipynb #d6610ed7
+def _beside(path: Path) -> dict:
+    "The quantization_config that NVIDIA's older checkpoints have in a file of its own beside config.json"
+    file = path.parent / "hf_quant_config.json"
+    if not _is_file(file):
+        return {}
+    try:
+        found = json.loads(read_text(file))
+        return {"quantization_config": {"quant_method": "modelopt", **found["quantization"]}}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
+        raise ModelError(f"{file} is no quantization of modelopt ({type(e).__name__}); move it away") from None
+
+
 def _read_config(path: Path) -> dict:
     try:
         config = json.loads(read_text(path))
@@ -60,7 +72,8 @@ def _read_config(path: Path) -> dict:
         raise ModelError(f"{path} holds a JSON {kind}; a config.json is an object with a model_type")
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise ModelError(f"{path} has no model_type; a config.json of transformers names one, such as \"llama\"")
-    return {k: v for k, v in config.items() if k != "custom_code"}  # a word of this package, see below
+    own = {k: v for k, v in config.items() if k != "custom_code"}  # a word of this package, see below
+    return {**_beside(path), **own}
 
 # %% ../../nbs/models/02_hub.ipynb #fef2957b
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from .hub import known_names, presets
 from .quantization import read_quantization
 
 # %% auto #0
-__all__ = ['TRAINED', 'FORMS', 'form', 'Variant', 'variant']
+__all__ = ['TRAINED', 'FORMS', 'form', 'Variant', 'variant', 'published_quantized']
 
 # %% ../../nbs/models/09_variants.ipynb #d57d1848
 TRAINED = frozenset({"instruct", "base", "chat", "it"})  # words that say how a model was trained further
@@ -81,3 +81,11 @@ def variant(model: str) -> Variant | None:
     stored = "; ".join(f.name for _, f in read_quantization(config).formats)
     usual = f"{quantization['quant_method']} in its usual form ({stored})"
     return Variant(preset, config, f"{note} its suffixes, with {usual}; its own config.json was not compared")
+
+# %% ../../nbs/models/09_variants.ipynb #5a92b9f1
+def published_quantized(preset: str) -> str:
+    "What must be said of a preset whose own checkpoint is quantized; empty for others"
+    word = presets().get(preset, {}).get("published_quantization", "")
+    if not word:
+        return ""
+    return f"the published checkpoint is quantized, these are figures of 16-bit weights; {preset}-{word} has its own"

@@ -15,7 +15,7 @@ from ..models.matching import left_to_class, symbol_values, unknown_names
 from ..models.quantization import read_quantization
 from ..models.remote_code import own_code
 from ..models.validation import ModelError, UnknownModel, check_numbers
-from ..models.variants import variant
+from ..models.variants import published_quantized, variant
 from .find import Found, find, runs_functions
 from .record import NoFunctions
 from ..records.database import Database
@@ -50,7 +50,8 @@ def _named(model: str | dict, trust_remote_code: bool) -> tuple[str, dict, str]:
     if isinstance(model, dict):
         return "config", model, ""
     try:
-        return *load_config(str(model), trust_remote_code), also_here(str(model))
+        name, config = load_config(str(model), trust_remote_code)
+        return name, config, "; ".join(filter(None, (also_here(str(model)), published_quantized(name))))
     except UnknownModel:
         found = variant(str(model))
         if found is None:

@@ -31,7 +31,9 @@ def roofs(run: Run | Hardware) -> tuple[tuple[str, int], ...]:
         found = [*run.peaks, ("vector fp32", run.vector_peak("fp32"))]
     else:
         w, device = run.workload, run.hardware
-        types = dict.fromkeys((compute_dtype(w.w_bits, w.a_bits, device), compute_dtype(w.kv_bits, w.a_bits, device)))
+        narrow = [k.multiplies for k in run.kernels if k.multiplies in dict(device.peaks)]
+        wide = (compute_dtype(w.w_bits, w.a_bits, device), compute_dtype(w.kv_bits, w.a_bits, device))
+        types = dict.fromkeys((*wide, *narrow))
         found = [*((t, device.peak(t)) for t in types), ("vector fp32", device.vector_peak("fp32"))]
     at = {}
     for name, peak in found:
