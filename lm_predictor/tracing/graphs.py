@@ -59,13 +59,12 @@ class Writer:
 # %% ../../nbs/tracing/04_graphs.ipynb #7588b762
 def _held(recorder: Recorder, by_id: dict, write: Writer) -> Formula:
     "Bytes that the cache holds after the forward: what each kept layer holds, times the layers it stands for"
-    parts = []
-    for t, elements, repeats in held(recorder):
-        times = parse(1)
-        for repeat in repeats:
-            times = times * parse(repeat)
-        parts.append(times * write(elements) * item_bytes(by_id[t]))
-    return total(parts)
+    found = []
+    for t, elements, parts in held(recorder):
+        times = total(math.prod(map(parse, repeats), start=parse(1)) for repeats in parts)
+        times = times if len(parts) == 1 else times * parse(f"1/{len(parts)}")
+        found.append(times * write(elements) * item_bytes(by_id[t]))
+    return total(found)
 
 # %% ../../nbs/tracing/04_graphs.ipynb #8be849c9
 class _GraphWriter:

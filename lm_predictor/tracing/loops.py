@@ -186,13 +186,24 @@ def fold_run(recorder, names: dict, loops: bool) -> None:
     merged = fold(recorder.root, names)
     recorder.cache = [(t, n) for t, n in recorder.cache if t not in merged]
     recorder.stands = fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()}) if loops else {}
+    recorder.layers = frozenset(label for label, _ in names.values())
+
+
+def _repeats(chain: tuple) -> list:
+    return [c.repeat for i, c in enumerate(chain) if not i or c.module is not chain[i - 1].module]
 
 
 def held(recorder) -> list:
-    "What a folded run leaves cached: (storage id, elements, how often each call around it happens but for loops)"
-    chains = {t: chain for op, chain in recorder.root.walk() for t, *_ in (*op.reads, *op.writes)}
-    calls = [(t, n, chains.get(recorder.stands.get(t, t), ())) for t, n in recorder.cache]
-    return [
-        (t, n, [c.repeat for i, c in enumerate(chain) if not i or c.module is not chain[i - 1].module])
-        for t, n, chain in calls
-    ]
+    """What a folded run leaves cached: (storage id, elements, repeats of each equal part of it).
+
+    Repeats: how often each call around the part happens, but for loops. Their product is how many such parts there are.
+    """
+    around, writers = {}, {}
+    for op, chain in recorder.root.walk():
+        layer = next((c.path for c in chain if c.path in recorder.layers), "")
+        around |= {t: chain for t, *_ in (*op.reads, *op.writes)}
+        for t, _ in op.writes if layer else ():
+            writers.setdefault(t, {})[layer] = chain
+    own = [recorder.stands.get(t, t) for t, _ in recorder.cache]
+    chains = [[*writers.get(t, {}).values()] or [around.get(t, ())] for t in own]
+    return [(t, n, [_repeats(c) for c in parts]) for (t, n), parts in zip(recorder.cache, chains)]

@@ -261,7 +261,7 @@ def together(recorders: list, fit: Fit) -> SimpleNamespace:
     cache = [(t.storage(tuple(i for i, _ in row)), fit([e for _, e in row])) for row in rows]
     stood = zip(*([r.stands.get(i, i) for i, _ in r.cache] for r in recorders))
     stands = {own: t.same.get(ids, own) for (own, _), ids in zip(cache, stood)}
-    found = {"root": root, "storages": t.storages, "cache": cache, "stands": stands}
+    found = {"root": root, "storages": t.storages, "cache": cache, "stands": stands, "layers": recorders[0].layers}
     logits = t.storage(tuple(r.logits for r in recorders))
     return SimpleNamespace(**found, logits=logits, uncounted=recorders[0].uncounted)
 

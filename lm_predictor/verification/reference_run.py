@@ -107,8 +107,9 @@ def sheet_of_run(recorder, values: dict, arguments: dict) -> Sheet:
     if hasattr(recorder, "logits"):
         logits = rows.tensors.setdefault(recorder.logits, len(rows.tensors))
         cached = sum(
-            math.prod(parse(r).evaluate(values) for r in repeats) * number(n) * storage_bytes(storages[t], values)
-            for t, n, repeats in held(recorder)
+            sum(math.prod(parse(r).evaluate(values) for r in repeats) for repeats in parts)
+            * number(n) * storage_bytes(storages[t], values) // len(parts)
+            for t, n, parts in held(recorder)
         )
     found = [storages[t] for t in rows.tensors]
     tensors = tuple(Tensor(number(s.elements), storage_bytes(s, values), s.kind) for s in found)

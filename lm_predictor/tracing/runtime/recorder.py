@@ -207,6 +207,7 @@ class Recorder(TorchDispatchMode):
         self.uncounted: dict[str, str] = {}  # operator -> where it was first met
         self._keep, self._stack, self.root = [], [], None
         self.stands: dict[int, int] = {}  # storage id -> that of a folded loop that stands for it
+        self.layers: frozenset = frozenset()  # the paths of the layers that are kept, once they are folded
         self._paths = {id(m): name for name, m in model.named_modules()}
         for kind, tensors in (("weight", model.parameters()), ("buffer", model.buffers())):
             for t in tensors:
