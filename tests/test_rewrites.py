@@ -76,3 +76,22 @@ def test_no_wide_copy_of_the_cache():
     run = analyze("gpt-j-6b").at(batch_size=32, cache_len=2000, execution="engine")
     cached = 2 * 28 * 32 * 2001 * 4096 * 2
     assert run.totals.read_bytes + run.totals.write_bytes == pytest.approx(2 * 6_050_882_784 + cached, rel=0.02)
+
+
+def test_a_waterfall_shows_what_each_step_saves(tmp_path):
+    picture = tmp_path / "steps.png"
+    words = ("analyze", "deepseek-v3", "--batch-size", "16", "--cache-len", "8192", "--waterfall", "--hardware", "h200")
+    found = cli(*words, "--plot", str(picture))
+    assert found.returncode == 0, found.stderr
+    rows = [line.split() for line in found.stdout.splitlines()]
+    names = [row[0] for row in rows if row and row[0] in ("eager", "fused", "flash", "absorb", "siblings", "engine")]
+    assert names == ["eager", "fused", "flash", "absorb", "siblings", "engine"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    stages = json.loads(cli(*words, "--format", "json").stdout)["stages"]
+    assert max(stages[3:], key=lambda s: s["saved_s"] or 0)["name"] == "absorb"
+    assert sum(s["saved_bytes"] for s in stages) == stages[0]["bytes"] - stages[-1]["bytes"]
+
+
+def test_a_waterfall_has_all_rewrites():
+    found = cli("analyze", "gpt2", "--waterfall", "--without", "norm")
+    assert found.returncode == 2 and "leave out --layers, --sort, --without" in found.stderr

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from .options import Command, Refusal, UsageError, amount, count, trust_option
+from .stages import print_stages, write_stages
 from lm_predictor.app.cli.terminal import (
     Column, end_of_path, first_operators, print_fitted, print_lines, shares, short_source, tracing
 )
@@ -160,8 +161,8 @@ def print_tree(run, sort: str = "order") -> None:
     print_lines(sums(run, True))
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #fac7c8cb
-def picture(name: str):
-    "A function that draws a run into a file; raises UsageError where that cannot be"
+def picture(name: str, waterfall: bool = False):
+    "A function that draws a run into a file, or a waterfall of a cost at a workload; raises UsageError otherwise"
     path = Path(name)
     if not name:
         raise UsageError("--plot needs the name of a file, such as roofline.png")
@@ -171,14 +172,15 @@ def picture(name: str):
         raise UsageError(f"--plot: {name} is a folder; give a file in it, such as {path / 'roofline.png'}")
     try:
         from lm_predictor.app.plots.style import check_suffix, save
-        from lm_predictor.app.plots.breakdown import plot_breakdown
+        from lm_predictor.app.plots.breakdown import plot_breakdown, plot_waterfall
         from lm_predictor.app.plots.roofline import plot_roofline
     except ImportError as e:
         raise Refusal(f"--plot needs {e.name or 'matplotlib'}: pip install 'lm-predictor[notebook]'") from None
     check_suffix(name)
 
-    def draw(run) -> None:
-        save(plot_roofline(run) if run.hardware else plot_breakdown(run, "bytes"), path)
+    def draw(run, cost=None) -> None:
+        usual = plot_roofline if run.hardware else lambda run: plot_breakdown(run, "bytes")
+        save(plot_waterfall(cost, run.workload) if waterfall else usual(run), path)
         print(f"{path} written", file=sys.stderr)
     return draw
 
@@ -224,6 +226,10 @@ def shown_options(a) -> None:
     "What is printed and drawn"
     a.add_argument("--layers", action="store_true", help="the module tree instead of the kernels")
     a.add_argument(
+        "--waterfall", action="store_true",
+        help="what each step from eager execution to engine saves, instead of the kernels"
+    )
+    a.add_argument(
         "--sort", choices=("cost", "order"),
         help="rows largest first (default of the table of kernels), or in order of execution (of all else)"
     )
@@ -241,18 +247,41 @@ def _cost(args, then=lambda cost: cost):
         return then(analyze(args.model, progress=progress, trust_remote_code=args.trust_remote_code))
 
 
+def _sizes(args) -> dict:
+    "The workload that was named"
+    names = ("batch_size", "seq_len", "cache_len", "logits", "w_bits", "a_bits", "kv_bits", "active_experts")
+    return {n: getattr(args, n) for n in names}
+
+
 def _run(args):
     "The model that was named at the workload and on the device that were"
-    sizes = {
-        n: getattr(args, n)
-        for n in ("batch_size", "seq_len", "cache_len", "logits", "w_bits", "a_bits", "kv_bits", "active_experts")
-    }
-    run = _cost(args, lambda cost: cost.at(execution=args.execution, without=args.without, **sizes))
+    run = _cost(args, lambda cost: cost.at(execution=args.execution, without=args.without, **_sizes(args)))
     return run if args.hardware is None else run.on(args.hardware)
 
+# %% ../../../nbs/app/cli/02_analyze.ipynb #a7b8ec40
+def _waterfall(args) -> int:
+    "Print what each step from eager execution to engine saves"
+    from lm_predictor.timing.waterfall import stages
+    if args.layers or args.sort or args.without:
+        raise UsageError("--waterfall has a row for each execution and rewrite; leave out --layers, --sort, --without")
+    draw = picture(args.plot, True) if args.plot is not None else None
+    sizes = _sizes(args)
+    served = lambda cost: (stages(cost, hardware=args.hardware, **sizes), cost.at(execution="engine", **sizes), cost)
+    found, run, cost = _cost(args, served)
+    run = run if args.hardware is None else run.on(args.hardware)
+    if draw:
+        draw(run, cost)
+    if args.format == "table":
+        print_stages(run, found)
+    else:
+        write_stages(run, found, args.format)
+    return 0
 
+# %% ../../../nbs/app/cli/02_analyze.ipynb #c2f7210c
 def analyze_command(args) -> int:
     "Print a model's kernels at a workload"
+    if args.waterfall:
+        return _waterfall(args)
     draw = picture(args.plot) if args.plot is not None else None
     run = _run(args)
     if draw:

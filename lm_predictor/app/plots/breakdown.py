@@ -19,6 +19,7 @@ from ...cost.rewrites.engine import device_kernels
 from ...cost.workload import Workload
 from ...models.validation import ModelError
 from ...timing.prediction import KernelRow, ModelCost, Run
+from ...timing.waterfall import stages
 
 # %% auto #0
 __all__ = ['MEASURES', 'Bar', 'bars', 'plot_breakdown', 'Step', 'traffic_steps', 'plot_waterfall']
@@ -198,7 +199,7 @@ def traffic_steps(
     workload: Workload | None = None,
     **sizes,                          # or its fields: batch_size, seq_len, ...
 ) -> tuple[dict, dict]:  # by execution, the bytes moved; and the steps that lead to it, the largest first
-    "Where the traffic of eager execution goes in fused, that of fused in flash, of flash in kernels, in engine"
+    "Where the traffic of an execution goes in the next: by operation; from the last but one to engine by rewrite"
     runs = {e: cost.at(workload, e, **sizes) for e in cost.executions}
     named = {e: list(zip(names(run), kinds(run))) for e, run in runs.items()}
     moved = {e: [(k.read_bytes + k.write_bytes) * k.count for k in run.kernels] for e, run in runs.items()}
@@ -212,8 +213,10 @@ def traffic_steps(
         "fused": _steps(became, moved["eager"], named["fused"], moved["fused"]),
         "flash": _steps(named["fused"], moved["fused"], named["flash"], moved["flash"])
     }
-    for before, after in zip(cost.executions[2:], cost.executions[3:]):
-        steps[after] = _steps(named[before], moved[before], named[after], moved[after])
+    if "kernels" in runs:
+        steps["kernels"] = _steps(named["flash"], moved["flash"], named["kernels"], moved["kernels"])
+    rewrites = (s for s in stages(cost, workload, **sizes) if s.why and s.saved_bytes)
+    steps["engine"] = tuple(Step(f"rewrite {s.name}", "other", s.saved_bytes) for s in rewrites)
     return {e: sum(bytes) for e, bytes in moved.items()}, steps
 
 # %% ../../../nbs/app/plots/04_breakdown.ipynb #42de8c76
