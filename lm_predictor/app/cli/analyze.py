@@ -105,12 +105,14 @@ def sums(run, layers: bool = False) -> list[list[str]]:
     share = "time" if timed else "bytes moved"
     memory = f" of {unit(run.hardware.memory_bytes, 'B')} memory" if timed else ""
     row = f"each row: all kernels inside the module; share: of all {share}"
+    kept = sum(k.inside_bytes * k.count for k in run.kernels)
+    inside = [f"{kept:,} B of these inside of accelerated functions"] if kept else []
     return [
         [row if layers else f"each row: one execution of the kernel; share: of all, count x {share}"],
         [],
         [
             f"FLOPs {t.flops:,} ({t.matmul_flops:,} in matrix products)", f"read {t.read_bytes:,} B",
-            f"written {t.write_bytes:,} B"
+            f"written {t.write_bytes:,} B", *inside
         ],
         [
             f"weights {unit(t.weight_bytes, 'B')} ({run.parameters:,} parameters)",
