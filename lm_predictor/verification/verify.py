@@ -100,7 +100,6 @@ def model_checks(record: ModelRecord, evidence, db: Database):
     for case in record.cases:
         yield compare_case(record, case, evidence)
         yield from compare_pairs(record, case, evidence)
-        yield executions_check(record, case)
     yield compare_weights(record, evidence)
     for name, rows in evidence.counted:
         yield from compare_counted(record, rows, name)
@@ -108,6 +107,7 @@ def model_checks(record: ModelRecord, evidence, db: Database):
         yield from compare_generated(record, evidence.generated)
     for case in record.cases:
         yield from expansion(record, db, [case])
+        yield executions_check(record, case)
 
 # %% ../../nbs/verification/06_verify.ipynb #c3fc4357
 def _both(compared: tuple, met: dict):
