@@ -96,7 +96,7 @@ def test_deepseek_v3_has_the_published_scales(run):
     assert f"{quantized:,} weights in fp8, a float32 scale per 128x128 block; left in 16 bits: lm_head, embeddings" in notes(found)
     before = run("deepseek-ai/DeepSeek-V3", FP8, "--w-bits", "16")
     assert weight_bytes(before) == 2 * 671_026_404_352 and found["totals"]["flops"] == before["totals"]["flops"]
-    assert "all weights have the 16 bits given; quantization_config (fp8) is not applied" in notes(before)
+    assert "all weights have the 16 bits given; quantization_config, fp8, is not applied" in notes(before)
 
 
 def test_gpt_oss_120b_has_the_published_size(run):
@@ -333,3 +333,19 @@ def test_hf_quant_config_beside_a_config_is_read(tmp_path, capsys):
     (tmp_path / "hf_quant_config.json").write_text("[1]", encoding="utf-8")
     assert main(["analyze", str(tmp_path / "config.json")]) == 1
     assert "hf_quant_config.json is no quantization of modelopt" in capsys.readouterr().err
+
+
+def test_plots_are_of_the_quantized_weights():
+    "The context that fits beside 8-bit weights is longer; the steps from eager to fused sum to what is moved; a title says it"
+    pytest.importorskip("matplotlib")
+    from lm_predictor import analyze
+    from lm_predictor.app.plots.breakdown import traffic_steps
+    from lm_predictor.app.plots.memory import longest_context
+    from lm_predictor.app.plots.names import subject
+    cost = analyze(presets()["meta-llama/Llama-3.1-8B"]["config"] | {"quantization_config": FP8}, trace=False)
+    fits, wide = (longest_context(cost, "nvidia_l4", **w) for w in ({}, {"w_bits": 16}))
+    assert fits - wide == pytest.approx((2 * 8030261248 - cost.at().totals.weight_bytes) / (32 * 2 * 8 * 128 * 2), abs=1)
+    moved, steps = traffic_steps(cost, batch_size=4, seq_len=1, cache_len=512)
+    assert moved["eager"] - sum(s.removed for s in steps["fused"]) == moved["fused"]
+    assert not [s for s in steps["fused"] if "mm" in s.name.split(" ") and s.removed < 0]
+    assert subject(cost.at(seq_len=64)).endswith("prefill of 64 tokens, fp8 weights, flash")

@@ -255,7 +255,7 @@ def about_quantization(
     parts = "; ".join(f"{n:,} weights in {name}" for name, n in formats.most_common()) or "no weight is quantized"
     rest = f"{', '.join(left)}, " if left else ""
     rest += "embeddings, norms, routers, biases"
-    said = [f"quantization_config ({quantization.name}): {parts}; left in 16 bits: {rest}"]
+    said = [f"quantization_config, {quantization.name}: {parts}; left in 16 bits: {rest}"]
     types = dict.fromkeys(stored.inputs.dtype for stored, _ in held if stored.inputs)
     if types:
         names = ", ".join(types)
@@ -289,7 +289,7 @@ def quantized_graph(
         return QuantizedGraph(graph)
     if given:
         bits = f"{8 * values['w_bytes']} bits given"
-        said = f"all weights have the {bits}; quantization_config ({quantization.name}) is not applied"
+        said = f"all weights have the {bits}; quantization_config, {quantization.name}, is not applied"
         return QuantizedGraph(graph, notes=(said,))
     narrow, weights = quantized(record, graph, quantization, values)
     saved = sum(s.times * s.elements * values["w_bytes"] - s.nbytes for s in weights.values())

@@ -21,6 +21,7 @@ from ..cost.quantized import QuantizedGraph, quantized_graph
 from ..cost.workload import PROMPT, Workload, reached_of, whole
 from ..formula.tree import FormulaError
 from ..models.quantization import Quantization
+from ..records.graph import Graph
 from ..models.validation import ModelError
 from ..records.model import ModelRecord
 from .hardware import Hardware, compute_dtype, load_hardware
@@ -168,16 +169,15 @@ class Run:
             rows.append(replace(k, time_s=t.time_s, bound=t.bound))
         time = math.fsum(k.time_s * k.count for k in rows)
         lacking = sorted({k.multiplies for k in rows} - {"", *dict(device.peaks)})
-        slow = [f"{device.title} multiplies no {dtype}: its products are timed at {weights}" for dtype in lacking]
-        totals = replace(self.totals, time_s=time)
-        return replace(self, kernels=tuple(rows), totals=totals, hardware=device, notes=(*self.notes, *slow))
+        said = (f"{device.title} multiplies no {t}: its products are timed at {weights}" for t in lacking)
+        total = replace(self.totals, time_s=time)
+        return replace(self, kernels=tuple(rows), totals=total, hardware=device, notes=(*self.notes, *said))
 
     @property
     def widths(self) -> str:
         "How many bits a number has, in a few words"
-        w = self.workload
-        rest = f"activations {w.a_bits}, KV {w.kv_bits} bit"
-        return f"weights {self.quantization}, {rest}" if self.quantization else w.widths
+        w, q = self.workload, self.quantization
+        return f"weights {q}, activations {w.a_bits}, KV {w.kv_bits} bit" if q else w.widths
 
     @property
     def time_s(self) -> float:
@@ -220,8 +220,7 @@ class Run:
     def to_json(self, layers: bool = False, sort: str = "order") -> dict:
         "The run as the CLI prints it with --format json; with `layers`, the module tree instead of the kernels"
         w, device, t = self.workload, self.hardware, self.totals
-        narrow = {} if self.quantization else {"multiplies"}  # said where the config's quantization is applied
-        fields = lambda k: {name: value for name, value in asdict(k).items() if name not in narrow}
+        fields = lambda k: {n: v for n, v in asdict(k).items() if n != "multiplies" or self.quantization}
         rows = {"layers": [asdict(row) for row in self.layers(sort)]} if layers else {
             "kernels": [{**fields(k), "share": self.share(k)} for k in self.sorted(sort)]}
         return {
@@ -331,6 +330,12 @@ class ModelCost:
             quantization=stored.quantization
         )
 
+    def graph_at(self, workload: Workload | None = None, **sizes) -> Graph:
+        "The graph that a workload runs, its weights with the bytes that the config or `w_bits` says; raises ModelError"
+        workload, _, given = self._asked(workload, sizes)
+        case, values, _ = self.case_at(workload)
+        return self._stored(case, given, values).graph
+
     def _stored(self, case: str, given: bool, values: dict) -> QuantizedGraph:
         "The graph of a case with the bytes of its weights: of all symbols, and whether a w_bits is given; made once"
         graph, key = self.record.graph(case), (case, given, values["w_bytes"], values["kv_bytes"])
@@ -381,8 +386,7 @@ class ModelCost:
 
     def _asked(self, workload: Workload | None, sizes: dict) -> tuple[Workload, bool, bool]:
         "The workload asked for; whether its prompt is as short as the model's positions; whether it gives w_bits"
-        if sizes.get("w_bits", 0) is None:
-            sizes = {name: value for name, value in sizes.items() if name != "w_bits"}
+        sizes = {name: value for name, value in sizes.items() if (name, value) != ("w_bits", None)}
         try:
             asked = replace(workload, **sizes) if workload else Workload(**sizes)
         except TypeError as e:

@@ -203,7 +203,7 @@ def traffic_steps(
     runs = {e: cost.at(workload, e, **sizes) for e in cost.executions}
     named = {e: list(zip(names(run), kinds(run))) for e, run in runs.items()}
     moved = {e: [(k.read_bytes + k.write_bytes) * k.count for k in run.kernels] for e, run in runs.items()}
-    graph = cost.record.graph(cost.case_at(runs["eager"].workload)[0])
+    graph = cost.graph_at(workload, **sizes)
     home = {node: at for at, kernel in zip(named["fused"], device_kernels(graph, "fused")) for node in kernel.nodes}
     became = [
         home.get(kernel.nodes[0], (f"{name}, not needed", kind))

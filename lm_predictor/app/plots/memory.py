@@ -36,8 +36,8 @@ def longest_context(
     **sizes,                 # batch_size, w_bits, kv_bits, ...
 ) -> int:                    # tokens in each sequence; 0 where the weights alone do not fit
     "The longest context whose cache fits into a device's memory beside the weights; activations are not counted"
-    w = replace(Workload(), **{**sizes, "seq_len": 1, "cache_len": 1})
-    room = load_hardware(hardware).memory_bytes - whole(cost.record.weight_bytes.evaluate(cost.case_at(w)[1]))
+    weights = cost.at(**{**sizes, "seq_len": 1, "cache_len": 1}).totals.weight_bytes
+    room = load_hardware(hardware).memory_bytes - weights
     fits = lambda n: _admits(cost, n, sizes) and cache_bytes(cost, n, **sizes) <= room
     low, high = (0, most + 1)
     while high - low > 1:
@@ -106,9 +106,10 @@ def _cache_line(ax, cost, contexts: tuple, last: int, color: str, seen: list, **
     return at[-1], held[-1]
 
 
-def _cache_title(w: Workload, hardware) -> str:
-    "What all lines share, and on a device what the circles mean"
-    circles = f"\ncircles: the longest context that fits beside the weights, {w.w_bits} bits"
+def _cache_title(w: Workload, hardware, quantized: bool = False) -> str:
+    "What all lines share, and on a device what the circles mean; quantized: some weights are as their config says"
+    weights = f"the weights, {w.w_bits} bits{' or quantized' * (quantized and w.w_bits == 16)}"
+    circles = f"\ncircles: the longest context that fits beside {weights}"
     return f"KV cache at batch {w.batch_size:,}, {w.kv_bits} bits{circles if hardware is not None else ''}"
 
 # %% ../../../nbs/app/plots/06_memory.ipynb #fdb0ca10
@@ -133,5 +134,6 @@ def plot_cache(
         ends.append((*end, f"{name}: {_fits(last, contexts)}" if hardware is not None else name, color))
     _cache_axes(ax, contexts, hardware)
     _name_ends(ax, ends)
-    ax.set_title(_cache_title(replace(Workload(), **sizes), hardware))
+    narrow = any(cost.quantization for cost in costs.values())
+    ax.set_title(_cache_title(replace(Workload(), **sizes), hardware, narrow))
     return ax.figure

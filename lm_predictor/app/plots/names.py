@@ -106,4 +106,5 @@ def usage(w: Workload) -> str:
 # %% ../../../nbs/app/plots/01_names.ipynb #edaa387c
 def subject(run: Run) -> str:
     "What a run is about, for a title: `Llama-2-7b-hf: prefill of 2,048 tokens, flash`"
-    return f"{run.model.rsplit('/', 1)[-1]}: {usage(run.workload)}, {run.execution}"
+    weights = f", {run.quantization} weights" if run.quantization else ""
+    return f"{run.model.rsplit('/', 1)[-1]}: {usage(run.workload)}{weights}, {run.execution}"
