@@ -295,9 +295,8 @@ class ModelCost:
         """Numbers at a workload: a Workload, or its fields by keyword (batch_size, seq_len, cache_len, logits, ...).
 
         Without `seq_len`: one new token after a cache, else a prompt of 2048 tokens, or of all positions that a model
-        has where these are fewer. Without `w_bits`, or with None: what the config's quantization says, else 16; a
-        `w_bits` that is given is that of all weights. `without`: names of rewrites that `engine` leaves out. Raises
-        ModelError when the workload is outside of what the formulas assume.
+        has where these are fewer. `w_bits`: of all weights; without it what the config's quantization says, else 16.
+        `without`: rewrites that `engine` leaves out. Raises ModelError outside of what the formulas assume.
         """
         workload, short, given = self._asked(workload, sizes)
         (cost, said), without = self.answering(execution), _left_out(execution, without)
