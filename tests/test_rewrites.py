@@ -2,6 +2,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +96,15 @@ def test_a_waterfall_shows_what_each_step_saves(tmp_path):
 def test_a_waterfall_has_all_rewrites():
     found = cli("analyze", "gpt2", "--waterfall", "--without", "norm")
     assert found.returncode == 2 and "leave out --layers, --sort, --without" in found.stderr
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+SAMPLE = ("gpt2", "llama-3.1-8b", "gemma-2-2b", "deepseek-v2-lite", "qwen3-30b-a3b", "llama-4-scout", "mamba-130m",
+          "qwen3-next-80b-a3b", "bloom-560m", "gpt-j-6b", "falcon-7b", "gpt-oss-20b")
+
+
+@pytest.mark.parametrize("model", SAMPLE)
+def test_each_execution_moves_at_most_what_the_one_before_does(model):
+    "all presets: benchmarks/executions.py"
+    from executions import out_of_order
+    assert [row for row in out_of_order(model) if not row[-1]] == []
