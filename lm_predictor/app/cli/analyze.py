@@ -15,7 +15,6 @@ from lm_predictor.app.cli.terminal import (
     Column, end_of_path, first_operators, print_fitted, print_lines, shares, short_source, tracing
 )
 from ..units import apart, digits, seconds, unit
-from ...cost.execution import EXECUTIONS
 
 # %% auto #0
 __all__ = ['COLORS', 'COMMANDS', 'kernel_columns', 'headline', 'sums', 'print_run', 'tree_labels', 'print_tree', 'picture',
@@ -197,6 +196,10 @@ def _width_options(a) -> None:
         a.add_argument(f"--{name}-bits", type=count, default=16, metavar="N", help=f"bits of {what}: 4, 8, 16 or 32")
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #b6739291
+# those of cost.execution, which the help of a command does not load
+_EXECUTIONS = ("eager", "fused", "flash", "kernels", "engine")
+
+
 def workload_options(a) -> None:
     "The model and the workload"
     a.add_argument("model", metavar="MODEL", help="preset, Hugging Face id, or path of a config.json")
@@ -217,7 +220,7 @@ def workload_options(a) -> None:
 # %% ../../../nbs/app/cli/02_analyze.ipynb #542cec88
 def execution_options(a) -> None:
     "How operators become kernels"
-    a.add_argument("--execution", choices=EXECUTIONS, default="flash")
+    a.add_argument("--execution", choices=_EXECUTIONS, default="flash")
     a.add_argument(
         "--without", action="append", default=[], metavar="REWRITE",
         help="leave out a rewrite of `--execution engine`; may be given several times"
