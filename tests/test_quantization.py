@@ -349,3 +349,11 @@ def test_plots_are_of_the_quantized_weights():
     assert moved["eager"] - sum(s.removed for s in steps["fused"]) == moved["fused"]
     assert not [s for s in steps["fused"] if "mm" in s.name.split(" ") and s.removed < 0]
     assert subject(cost.at(seq_len=64)).endswith("prefill of 64 tokens, fp8 weights, flash")
+
+
+def test_the_waterfall_says_whose_figures_it_shows(capsys, monkeypatch):
+    import lm_predictor.models.hub as hub
+    monkeypatch.setattr(hub, "_hub_reachable", lambda: False)
+    assert main(["analyze", "Qwen/Qwen3-0.6B-FP8", "--waterfall", "--cache-len", "512"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "these are the sizes of Qwen/Qwen3-0.6B" in shown and "weights fp8, activations 16, KV 16 bit" in shown

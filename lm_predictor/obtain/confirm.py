@@ -66,7 +66,7 @@ def confirmed(record: ModelRecord, config: dict, db: Database) -> str:
     """
     if not can_trace():
         return ""
-    bare = {k: v for k, v in config.items() if k != "custom_code"}
+    bare = {k: v for k, v in config.items() if k not in ("custom_code", "quantization_config")}
     if any(p["config"] == bare for p in presets().values()):
         return ""
     versions = map(importlib.metadata.version, ("transformers", "torch"))

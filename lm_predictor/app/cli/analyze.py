@@ -181,7 +181,8 @@ def picture(name: str, waterfall: bool = False):
 
     def draw(run, cost=None) -> None:
         usual = plot_roofline if run.hardware else lambda run: plot_breakdown(run, "bytes")
-        save(plot_waterfall(cost, run.workload) if waterfall else usual(run), path)
+        width = None if run.quantization else run.workload.w_bits
+        save(plot_waterfall(cost, run.workload, w_bits=width) if waterfall else usual(run), path)
         print(f"{path} written", file=sys.stderr)
     return draw
 

@@ -27,7 +27,7 @@ def print_stages(run, found) -> None:
     timed, w = run.hardware is not None, run.workload
     each = lambda f: tuple(map(f, found))
     where = [run.hardware.title] if timed else []
-    print_lines([[f"{run.model}  {w}", w.widths, f"logits {w.logits}", *where]])
+    print_lines([*([f"note: {n}"] for n in run.notes), [f"{run.model}  {w}", run.widths, f"logits {w.logits}", *where]])
     print()
     times = [Column("time", each(lambda s: seconds(s.time_s))),
              Column("saved", each(lambda s: _saved(s.saved_s, seconds)), "", 2)] if timed else []
@@ -49,7 +49,7 @@ def write_stages(run, found, form: str) -> None:
     if form == "json":
         hardware = run.hardware.name if run.hardware else None
         about = {"model": run.model, "workload": asdict(run.workload), "hardware": hardware}
-        print(json.dumps({**about, "stages": rows}, indent=1))
+        print(json.dumps({**about, "stages": rows, "notes": list(run.notes)}, indent=1))
     else:
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
