@@ -9,6 +9,7 @@ import contextlib
 import copy
 import functools
 import random
+import time
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +28,9 @@ from .reference_run import sized
 from ..tracing.runtime.masks import one_thread
 
 # %% auto #0
-__all__ = ['BATCH', 'MOST_TOKENS', 'LAYERS_RUN', 'LARGEST', 'FLOPS', 'CACHE', 'model_of', 'tensors_of', 'kept_by_modules', 'Step',
-           'generated', 'prompts', 'small_config', 'GenerateOutcome', 'generate_outcome', 'compare_generated']
+__all__ = ['PATIENCE', 'BATCH', 'MOST_TOKENS', 'LAYERS_RUN', 'LARGEST', 'FLOPS', 'CACHE', 'model_of', 'tensors_of',
+           'kept_by_modules', 'Step', 'generated', 'prompts', 'small_config', 'GenerateOutcome', 'generate_outcome',
+           'compare_generated']
 
 # %% ../../nbs/verification/04_generate_run.ipynb #e1db35a0
 class _WithoutWeights(TorchFunctionMode):
@@ -45,10 +47,19 @@ class _WithoutWeights(TorchFunctionMode):
 _PRODUCTS = {f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", "linear")}
 
 
+PATIENCE = 120.0  # seconds that a call of generate may take
+
+
 class _WithoutProducts(TorchDispatchMode):
-    "What a product with one zero that stands for all weights gives is zero, and is not computed"
+    "What a product with one zero that stands for all weights gives is zero, and is not computed; ends a slow call"
+
+    def __init__(self):
+        super().__init__()
+        self.deadline = time.perf_counter() + PATIENCE
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if time.perf_counter() > self.deadline:
+            raise TimeoutError(f"at the sizes for which its record holds it takes more than {PATIENCE:g} s on the CPU")
         one = [isinstance(a, torch.Tensor) and a.numel() > 1 and not any(a.stride()) for a in args]
         if func._schema.name in _PRODUCTS and any(one):
             made = func(*tree_map_only(torch.Tensor, lambda t: t.to("meta"), args), **(kwargs or {}))
@@ -224,7 +235,7 @@ def generate_outcome(record: ModelRecord, config, numbers: dict) -> GenerateOutc
                 return GenerateOutcome(tuple(_rows(record, config, values)))
         except Exception as e:  # whatever a model's code raises
             said = " ".join(str(e).split())[:200]
-            why = said if type(e) is ValueError else f"{type(e).__name__}: {said}"
+            why = said if type(e) in (ValueError, TimeoutError) else f"{type(e).__name__}: {said}"
     return GenerateOutcome(cannot=why)
 
 # %% ../../nbs/verification/04_generate_run.ipynb #304e6ded
