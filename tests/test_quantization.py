@@ -357,3 +357,37 @@ def test_the_waterfall_says_whose_figures_it_shows(capsys, monkeypatch):
     assert main(["analyze", "Qwen/Qwen3-0.6B-FP8", "--waterfall", "--cache-len", "512"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "these are the sizes of Qwen/Qwen3-0.6B" in shown and "weights fp8, activations 16, KV 16 bit" in shown
+
+
+def changed(value, rng, strange):
+    "A config with one entry, at a random depth, replaced"
+    if isinstance(value, (dict, list)) and value and rng.random() < 0.8:
+        key = rng.choice(sorted(value, key=str)) if isinstance(value, dict) else rng.randrange(len(value))
+        other = dict(value) if isinstance(value, dict) else list(value)
+        other[key] = changed(value[key], rng, strange)
+        return other
+    return rng.choice(strange)
+
+
+def test_random_faults_are_read_or_refused_in_a_sentence():
+    "2,000 configs with one entry replaced: a quantization, or a ModelError; never another error"
+    import random
+
+    from lm_predictor.models.quantization import Quantization
+    from lm_predictor.models.validation import ModelError
+    rng, refused = random.Random(7), 0
+    strange = [None, 0, -1, 4, 10**30, 1.5, True, "", "fp8", "x" * 5000, "re:(", "[", [], [1], [None], [["a"]], {}, {"a": 1}, [{"b": []}]]
+    for _ in range(2000):
+        whole = rng.choice([FP8, MXFP4, AWQ, GPTQ, NF4, FP8_DYNAMIC, W4A16, NVFP4, GPTQ | {"modules_in_block_to_quantize": [["a"], ["b"]]}])
+        config = changed(whole, rng, strange)
+        try:
+            found = read_quantization({"quantization_config": config})
+            if found is not None:
+                assert isinstance(found, Quantization)
+                for path in ("model.layers.3.mlp.up_proj", "model.layers.3.mlp.experts", "lm_head"):
+                    stored = found.format_of(path, "torch.nn.modules.linear.Linear")
+                    assert stored is None or stored.nbytes(256, 512) > 0
+        except ModelError as e:
+            refused += 1
+            assert str(e).startswith("config: ") and "\n" not in str(e) and len(str(e)) < 400
+    assert 400 < refused < 1800

@@ -150,6 +150,25 @@ def _patterns(q: dict, *keys: str) -> tuple[str, ...] | None:
             return tuple(found)
     return None
 
+# %% ../../nbs/models/08_quantization.ipynb #50d3159a
+def _object(q: dict, key: str) -> dict:
+    "An object of a quantization_config, {} where it gives none or null; raises ModelError"
+    value = q.get(key) or {}
+    if not isinstance(value, dict):
+        raise _refused(f"{key} must be an object or null, got {str(value)[:60]!r}")
+    return value
+
+
+def _pair(q: dict, key: str) -> list[int] | None:
+    "Two positive whole numbers, as a list or as 128x128; None where null is given, [128, 128] where nothing is"
+    value = q.get(key, [128, 128])
+    if isinstance(value, str) and re.fullmatch(r"\d{1,9}x\d{1,9}", value):
+        value = [int(n) for n in value.split("x")]
+    good = isinstance(value, list) and len(value) == 2 and all(type(n) is int and n > 0 for n in value)
+    if value is not None and not good:
+        raise _refused(f"{key} must be two positive whole numbers or null, got {str(value)[:60]!r}")
+    return value
+
 
 def _word(q: dict, key: str, default: str, allowed: tuple[str, ...]) -> str:
     "A word of a quantization_config; raises ModelError"
@@ -161,14 +180,10 @@ def _word(q: dict, key: str, default: str, allowed: tuple[str, ...]) -> str:
         raise _refused(f"{key} must be one of {', '.join(allowed)}, got {str(value)[:60]!r}{hint}")
     return value.lower()
 
-# %% ../../nbs/models/08_quantization.ipynb #48866e11
+# %% ../../nbs/models/08_quantization.ipynb #34238587
 def _fp8(q: dict) -> Quantization:
-    block = q.get("weight_block_size", [128, 128])
+    block = _pair(q, "weight_block_size")
     fixed = _word(q, "activation_scheme", "dynamic", ("dynamic", "static")) == "static"
-    if block is not None and not (
-        isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block)
-    ):
-        raise _refused(f"weight_block_size must be two positive whole numbers or null, got {str(block)[:60]!r}")
     if q.get("modules_to_convert"):
         raise _refused("modules_to_convert (quantized embeddings) is not supported")
     scale = {"float": 4, "ue8m0": 1}[_word(q, "scale_fmt", "float", ("float", "ue8m0"))]
@@ -190,18 +205,19 @@ def _fbgemm_fp8(q: dict) -> Quantization:
     stored = fp8(1, 0, 4, Inputs("fp8", 8, 0, 4), beside=(("input_scale_ub", "4"),))
     return Quantization("fbgemm_fp8", (("*", stored),), kept or (), head=kept is not None)
 
-# %% ../../nbs/models/08_quantization.ipynb #96c68aef
+# %% ../../nbs/models/08_quantization.ipynb #e4e3d1b8
 def _inputs(scheme: dict | None) -> Inputs | None:
     "How the inputs of a scheme are quantized"
     if not scheme:
         return None
     bits = _whole(scheme, "num_bits", 8, (4, 8))
-    dtype = {("float", 8): "fp8", ("float", 4): "fp4"}.get((scheme.get("type", "int"), bits), f"int{bits}")
-    group = scheme.get("group_size") or 0
+    kind = _word(scheme, "type", "int", ("int", "float"))
+    dtype = f"int{bits}" if kind == "int" else f"fp{bits}"
+    group = 0 if scheme.get("group_size") is None else max(_whole(scheme, "group_size", None), 0)
     fixed = scheme.get("dynamic") is False and not group
     return Inputs(dtype, bits, group, 0 if fixed else 1 if dtype == "fp4" else 4)
 
-# %% ../../nbs/models/08_quantization.ipynb #31f1f3ee
+# %% ../../nbs/models/08_quantization.ipynb #431c7196
 def _group_format(w: dict, inputs: Inputs | None, compression: str) -> Format:
     "The format of a group of compressed-tensors"
     bits, kind = _whole(w, "num_bits", 8, (2, 3, 4, 8)), _word(w, "type", "int", ("int", "float"))
@@ -224,7 +240,7 @@ def _group_format(w: dict, inputs: Inputs | None, compression: str) -> Format:
 
 def _bytes(w: dict, strategy: str, kind: str, group: int, inputs: Inputs | None) -> Format:
     "The format of a group with a byte for each weight"
-    block = w.get("block_structure") or [128, 128]
+    block = _pair(w, "block_structure") or [128, 128]
     shared = {"tensor": (0, 0), "channel": (1, 0), "block": block}.get(strategy, (1, group))
     beside = (("input_scale", "2"),) if inputs and not inputs.scale else ()
     zero = () if w.get("symmetric", True) else (("weight_zero_point", _zeros(*shared)),)
@@ -236,7 +252,7 @@ def _zeros(rows: int, columns: int) -> str:
     part = lambda size, over: f"ceil({size}/{over})" if over else "1"
     return f"{part('out_features', rows)}*{part('in_features', columns)}"
 
-# %% ../../nbs/models/08_quantization.ipynb #adb63fea
+# %% ../../nbs/models/08_quantization.ipynb #76c324d0
 def _compressed(q: dict) -> Quantization:
     groups, formats = q.get("config_groups"), []
     if not isinstance(groups, dict) or not groups:
@@ -244,7 +260,7 @@ def _compressed(q: dict) -> Quantization:
     for name, group in groups.items():
         if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
             raise _refused(f"config_groups.{name} says nothing of its weights")
-        inputs = _inputs(group.get("input_activations"))
+        inputs = _inputs(_object(group, "input_activations"))
         stored = _group_format(group["weights"], inputs, str(group.get("format") or q.get("format") or ""))
         formats += [(target, stored) for target in _patterns(group, "targets") or ("Linear",)]
     return Quantization(
@@ -252,7 +268,7 @@ def _compressed(q: dict) -> Quantization:
         classes=("*Linear",), cache="" if not q.get("kv_cache_scheme") else "fp8"
     )
 
-# %% ../../nbs/models/08_quantization.ipynb #4aae62bc
+# %% ../../nbs/models/08_quantization.ipynb #5347b25c
 def _awq(q: dict) -> Quantization:
     _word(q, "version", "gemm", ("gemm", "gemv", "gemv_fast", "llm-awq"))
     bits = _whole(q, "bits", _whole(q, "w_bit", 4, (4, 8)), (4, 8))
@@ -265,13 +281,14 @@ def _gptq(q: dict) -> Quantization:
     stored = gptq(_whole(q, "bits", None, (2, 3, 4, 8)), max(_whole(q, "group_size", 128), 0))
     if q.get("dynamic"):
         raise _refused("dynamic (other bits for some modules) is not supported")
-    named = q.get("modules_in_block_to_quantize")
-    every = [n for part in named for n in (part if isinstance(part, list) else [part])] if named else ["*"]
+    named = q.get("modules_in_block_to_quantize") or [["*"]]
+    parts = [p if isinstance(p, list) else [p] for p in named] if isinstance(named, list) else [[named]]
+    every = _patterns({"modules_in_block_to_quantize": [n for p in parts for n in p]}, "modules_in_block_to_quantize")
     formats = tuple((n if n == "*" else rf".*\.{re.escape(n)}", stored) for n in every)
     head = q.get("lm_head") is True
     return Quantization("gptq", formats, classes=("*Linear", "Conv1D"), head=head, body=not head)
 
-# %% ../../nbs/models/08_quantization.ipynb #3afd719c
+# %% ../../nbs/models/08_quantization.ipynb #16d6f458
 def _bitsandbytes(q: dict) -> Quantization:
     four, eight = (q.get(key, q.get(f"_{key}")) for key in ("load_in_4bit", "load_in_8bit"))
     if bool(four) == bool(eight):
@@ -288,7 +305,7 @@ def _mxfp4(q: dict) -> Quantization:
     stored = fp4(32, None, ("blocks", "scales"), kind="mxfp4")
     return Quantization("mxfp4", (("*", stored),), _patterns(q, "modules_to_not_convert") or (), classes=())
 
-# %% ../../nbs/models/08_quantization.ipynb #e96a05dc
+# %% ../../nbs/models/08_quantization.ipynb #73f82bb9
 _TWO = (SCALARS["weight_scale_2"], SCALARS["input_scale"])
 ALGORITHMS = {  # quant_algo -> format
     "FP8": fp8(0, 0, 4, Inputs("fp8", 8), beside=(SCALARS["input_scale"],)),
@@ -323,7 +340,7 @@ def _modelopt(q: dict) -> Quantization:
         cache="fp8" if cache else ""
     )
 
-# %% ../../nbs/models/08_quantization.ipynb #19c42407
+# %% ../../nbs/models/08_quantization.ipynb #bc1ed62a
 METHODS = {
     "fp8": _fp8, "mxfp8": lambda q: _fp8({"weight_block_size": [1, 32], "scale_fmt": "ue8m0", **q}),
     "fbgemm_fp8": _fbgemm_fp8, "compressed-tensors": _compressed, "awq": _awq, "gptq": _gptq,
@@ -338,7 +355,7 @@ def _method(q: dict) -> str:
         return "bitsandbytes"
     if "quant_algo" in q and (method is None or str(method).startswith("modelopt") or isinstance(producer, dict)):
         return "modelopt"
-    if method in METHODS:
+    if isinstance(method, str) and method in METHODS:
         return method
     near = difflib.get_close_matches(str(method), METHODS, n=3, cutoff=0.4) if method else []
     hint = f"near: {', '.join(near)}" if near else f"it is one of {', '.join(METHODS)}"
@@ -347,7 +364,7 @@ def _method(q: dict) -> str:
         "the width of --w-bits"
     )
 
-# %% ../../nbs/models/08_quantization.ipynb #833e6a65
+# %% ../../nbs/models/08_quantization.ipynb #2ba9c130
 def read_quantization(config: dict) -> Quantization | None:
     """What a config says of quantized weights; None where it says nothing. Raises ModelError.
 
