@@ -108,3 +108,10 @@ def test_each_execution_moves_at_most_what_the_one_before_does(model):
     "all presets: benchmarks/executions.py"
     from executions import out_of_order
     assert [row for row in out_of_order(model) if not row[-1]] == []
+
+
+@pytest.mark.parametrize("model", ("gpt2", "llama-3.1-8b", "gemma-2-2b", "deepseek-v3", "llama-4-maverick", "gpt-j-6b", "mamba-130m"))
+def test_a_step_moves_little_more_than_it_must(model):
+    "weights that are used, what is cached and the logits, once each; all presets: benchmarks/executions.py"
+    from executions import too_much
+    assert [row for row in too_much(model) if not row[-1]] == []
