@@ -25,6 +25,8 @@ def test_llama_decode_launches_what_an_engine_launches():
 def test_a_rewrite_is_left_out_by_name():
     found = cli("analyze", "meta-llama/Llama-3.1-8B", "--cache-len", "64", "--execution", "engine", "--without", "siblings")
     assert found.returncode == 0 and "rewrites: rope, tables, norm" in found.stdout
+    both = cli("analyze", "gpt2", "--execution", "engine", "--without", "norm,rope")
+    assert both.returncode == 0 and "rewrites: epilogue\n" in both.stdout
     counts = {w: sum(k.count for k in analyze("llama-3.1-8b").at(cache_len=64, execution="engine", without=w).kernels)
               for w in ((), ("siblings",), ("norm",), ("rope",), ("tables",))}
     assert [n - counts[()] for n in counts.values()] == [0, 3 * 32, 32, 2 * 32, 1]

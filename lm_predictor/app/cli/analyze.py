@@ -224,7 +224,7 @@ def execution_options(a) -> None:
     a.add_argument("--execution", choices=_EXECUTIONS, default="flash")
     a.add_argument(
         "--without", action="append", default=[], metavar="REWRITE",
-        help="leave out a rewrite of `--execution engine`; may be given several times"
+        help="leave out a rewrite of `--execution engine`, or several: NAME,NAME"
     )
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #2a01586e
@@ -261,7 +261,8 @@ def _sizes(args) -> dict:
 
 def _run(args):
     "The model that was named at the workload and on the device that were"
-    run = _cost(args, lambda cost: cost.at(execution=args.execution, without=args.without, **_sizes(args)))
+    without = [name for names in args.without for name in names.split(",")]
+    run = _cost(args, lambda cost: cost.at(execution=args.execution, without=without, **_sizes(args)))
     return run if args.hardware is None else run.on(args.hardware)
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #a7b8ec40

@@ -27,7 +27,7 @@ REWRITES = {r.name: r for r in (ABSORB, CACHE, REACHED, SIBLINGS, EPILOGUE, EXPE
 
 def check_rewrites(names: Iterable[str]) -> tuple[str, ...]:
     "Names of rewrites, each once, in the order in which they are applied; ValueError for one that is none"
-    names = (names,) if isinstance(names, str) else tuple(names)
+    names = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
     for name in names:
         if name not in REWRITES:
             near = difflib.get_close_matches(str(name), REWRITES, 3, 0.5)
