@@ -74,7 +74,7 @@ _GIVES = {
     "causal_conv1d_fn": _convolved, "causal_conv1d_update": _updated, "selective_scan_fn": _scanned,
     "selective_state_update": _stepped, "mamba_chunk_scan_combined": _in_chunks
 }
-_LIBRARY = torch.library.Library(FUNCTIONS, "DEF")
+_LIBRARY = torch.library.Library(FUNCTIONS, "FRAGMENT")
 for _name, _schema in SCHEMAS.items():
     if not hasattr(getattr(torch.ops, FUNCTIONS), _name):  # else another import of this module has defined it
         _LIBRARY.define(_name + _schema)
