@@ -122,7 +122,8 @@ def usual(
     "The checkpoint that a reader expects: one of the tutorials, else one that is called like its model type"
     def rank(choice):
         subject, (preset, _) = choice
-        return preset not in SHOWN, subject.record.model_type.split("_")[0] not in preset.lower(), preset
+        functions = bool(subject.record.functions)  # the source as it is written comes before its accelerated functions
+        return functions, preset not in SHOWN, subject.record.model_type.split("_")[0] not in preset.lower(), preset
     return min(((s, config) for s in subjects for config in s.configs), key=rank, default=None)
 
 # %% ../../../nbs/app/audit/01_subject.ipynb #0a1c0106
