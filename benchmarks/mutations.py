@@ -197,6 +197,7 @@ class Bench:
         "`records`: ids or model types; default all that ship. `uniform`: every formula as likely, else every kind of formula"
         from transformers import AutoConfig
         from lm_predictor.records.database import Database, shipped_directory
+        from lm_predictor.records.files import read_json
         from lm_predictor.verification.reference_run import collect
         from lm_predictor.models.matching import symbol_values
         from lm_predictor.verification.prove import subjects
@@ -204,12 +205,12 @@ class Bench:
         self.rng, self.uniform, self.db = random.Random(seed), uniform, Database(shipped_directory(), shipped_directory())
         self.records, self.evidence, self.numbers, self.data = {}, {}, {}, {}
         for s in subjects(self.db):
-            if s.configs and (not records or s.record.id in records or s.record.model_type in records):
+            if s.configs and not s.record.functions and (not records or s.record.id in records or s.record.model_type in records):
                 start, config = time.perf_counter(), AutoConfig.for_model(**s.configs[0][1])
                 values = symbol_values(s.record, config.to_dict())
                 self.evidence[s.record.id] = collect(s.record, config, values)
                 self.evidence[s.record.id].counted = [(s.configs[0][0], counted(config, values, workloads_of(s.record, values)))]
-                self.records[s.record.id], self.numbers[s.record.id], self.data[s.record.id] = s.record, values, json.loads(s.path.read_text())
+                self.records[s.record.id], self.numbers[s.record.id], self.data[s.record.id] = s.record, values, read_json(s.path)
                 say(f"{s.record.id}: evidence in {time.perf_counter() - start:.1f} s")
         self.sites: dict[str, list] = {}
         for site in self._all_sites():

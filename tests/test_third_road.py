@@ -16,7 +16,7 @@ import third_road  # noqa: E402
 from lm_predictor import analyze  # noqa: E402
 
 FEW = ("gpt2", "llama", "opt", "qwen2", "qwen3_moe", "mixtral", "falcon", "starcoder2", "xglm", "biogpt", "olmo",
-       "apertus", "mamba")
+       "apertus")
 LAYERED = "gemma3_text"  # two kinds of layers, in turn
 
 
@@ -115,6 +115,12 @@ def test_at_the_full_context(preset, sizes):
 def test_layers_of_two_kinds():
     (outcome,) = third_road.outcomes(LAYERED, ["decode"]).values()
     assert not outcome.unexplained and outcome.operators > 2000
+
+
+def test_a_state_and_a_residual_that_change_their_type():
+    "Mamba's are bfloat16 in the first pass of its loop and in its first layer, and float32 from then on"
+    (outcome,) = third_road.outcomes("mamba", ["prefill"]).values()
+    assert not outcome.unexplained and outcome.operators == 234
 
 
 # ---- the comparison can fail
