@@ -15,7 +15,7 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown", python_requires=f">={cfg['min_python']}",
     packages=find_namespace_packages(include=["lm_predictor*"]), include_package_data=True,
-    package_data={"lm_predictor": ["module_db/*.json", "module_db/*/*.json", "hardware/*.json", "prompts/*.md"]},
+    package_data={"lm_predictor": ["module_db/*.json", "module_db/presets/*.json", "module_db/models/*.json.gz", "hardware/*.json", "prompts/*.md"]},
     install_requires=cfg["requirements"].split(), extras_require=extras,
     entry_points={"console_scripts": cfg["console_scripts"].split(), "nbdev": [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"]},
 )
