@@ -8,7 +8,7 @@ from lm_predictor import analyze
 from lm_predictor.records.cases import Case
 from lm_predictor.records.database import read_json, shipped_directory
 from lm_predictor.cost.execution import EXECUTIONS, attentions, unwritten
-from lm_predictor.cost.rewrites.engine import device_kernels, executed_graph
+from lm_predictor.cost.rewrites.engine import device_kernels, executed
 from lm_predictor.records.files import model_id, model_paths
 from lm_predictor.records.model import record_from_json
 
@@ -41,8 +41,8 @@ def test_what_a_kernel_reads_is_there(path):
             continue
         graph = record.graph(case)
         for execution in EXECUTIONS:
-            lost = [(k.operation, tensor) for k, tensor in
-                    unwritten(executed_graph(graph, execution), device_kernels(graph, execution))]
+            run = executed(graph, execution)
+            lost = [(k.operation, tensor) for k, tensor in unwritten(run.graph, run.kernels)]
             assert not lost, (case, execution)
 
 

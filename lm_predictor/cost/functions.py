@@ -145,12 +145,17 @@ def _delta_bytes(t, h, k, hv, v, c: int, given, item) -> tuple:
     return read + again, write + (2 * item * t * h * k if normed else 0)
 
 
-@rule("chunk_gated_delta_rule")
-def _delta(given, item):
-    (b, t, h, k), (hv, v), c = given["k"].shape, given["v"].shape[2:], given["chunk_size"]
-    lanes, matrix = _delta_flops(t, h, k, hv, v, c, given)
-    read, write = _delta_bytes(t, h, k, hv, v, c, given, item)
-    return Work(b * lanes, b * matrix, b * read, b * write)
+def _chunked(flops, moved):
+    "The rule of kernels that work in chunks, from the FLOPs and the bytes of one sequence"
+    def work(given, item):
+        (b, t, h, k), (hv, v), c = given["k"].shape, given["v"].shape[2:], given["chunk_size"]
+        lanes, matrix = flops(t, h, k, hv, v, c, given)
+        read, write = moved(t, h, k, hv, v, c, given, item)
+        return Work(b * lanes, b * matrix, b * read, b * write)
+    return work
+
+
+rule("chunk_gated_delta_rule")(_chunked(_delta_flops, _delta_bytes))
 
 # %% ../../nbs/cost/05_functions.ipynb #33efed02
 @rule("fused_recurrent_gated_delta_rule", "fused_recurrent_kda")
@@ -181,9 +186,4 @@ def _kda_bytes(t, h, k, hv, v, c: int, given, item) -> tuple:
     return read + again, write + (2 * item * t * h * k if normed else 0)
 
 # %% ../../nbs/cost/05_functions.ipynb #ff33fc50
-@rule("chunk_kda")
-def _kda(given, item):
-    (b, t, h, k), (hv, v), c = given["k"].shape, given["v"].shape[2:], given["chunk_size"]
-    lanes, matrix = _kda_flops(t, h, k, hv, v, c, given)
-    read, write = _kda_bytes(t, h, k, hv, v, c, given, item)
-    return Work(b * lanes, b * matrix, b * read, b * write)
+rule("chunk_kda")(_chunked(_kda_flops, _kda_bytes))

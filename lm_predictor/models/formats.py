@@ -107,25 +107,23 @@ def _words(size: str, bits: int) -> str:
     return f"4*ceil({size}*{bits}/32)"
 
 
-def gptq(bits: int, group: int) -> Format:
-    "As GPTQ stores it; group: inputs that share a scale and a zero point, 0 for all"
+def _with_zeros(bits: int, group: int, weight: str, *more: tuple) -> Format:
+    "Integers in words of 32 bits, of which groups of inputs share a scale and a zero point; weight: their bytes"
     groups = _ceil("in_features", group)
     return Format(f"int{bits}", f"a 16-bit scale and a zero point per {group or 'all'} inputs", (
-        ("qweight", f"{_words('in_features', bits)}*out_features"),
-        ("qzeros", f"{groups}*{_words('out_features', bits)}"),
-        ("scales", f"2*{groups}*out_features"),
-        ("g_idx", "4*in_features"),
+        ("qweight", weight), ("qzeros", f"{groups}*{_words('out_features', bits)}"),
+        ("scales", f"2*{groups}*out_features"), *more
     ))
+
+
+def gptq(bits: int, group: int) -> Format:
+    "As GPTQ stores it; group: inputs that share a scale and a zero point, 0 for all"
+    return _with_zeros(bits, group, f"{_words('in_features', bits)}*out_features", ("g_idx", "4*in_features"))
 
 
 def awq(bits: int, group: int) -> Format:
     "As AWQ stores it (GEMM); group: inputs that share a scale and a zero point, 0 for all"
-    groups = _ceil("in_features", group)
-    return Format(f"int{bits}", f"a 16-bit scale and a zero point per {group or 'all'} inputs", (
-        ("qweight", f"in_features*{_words('out_features', bits)}"),
-        ("qzeros", f"{groups}*{_words('out_features', bits)}"),
-        ("scales", f"2*{groups}*out_features"),
-    ))
+    return _with_zeros(bits, group, f"in_features*{_words('out_features', bits)}")
 
 # %% ../../nbs/models/07_formats.ipynb #9bede632
 def packed(bits: int, group: int, symmetric: bool, order: bool, inputs: Inputs | None) -> Format:

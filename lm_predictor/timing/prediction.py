@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 from ..cost.execution import EXECUTIONS, attentions
-from ..cost.rewrites.engine import applied_rewrites, check_rewrites, device_kernels
+from ..cost.rewrites.engine import check_rewrites, executed
 from ..cost.rewrites.experts import REACHED, dense_experts, experts_chosen
 from ..cost.rewrites.rule import RewriteRow, rewrite_rows
 from ..cost.operators import CONVENTION
@@ -413,12 +413,9 @@ class ModelCost:
         graph, key = stored.graph, (case, execution, without, stored.quantization)
         if self._planned.get(key, (None,))[0] is not graph:
             same = lambda f: self._formulas.setdefault(f, f)  # many kernels cost the same: each formula is held once
-            kernels = [
-                replace(k, repeat=same(k.repeat), cost=k.cost.map(same))
-                for k in device_kernels(graph, execution, without)
-            ]
-            rewrites = applied_rewrites(graph, without) if execution == "engine" else ()
-            self._planned[key] = graph, kernels, _notes(graph, execution, rewrites), rewrites
+            run = executed(graph, execution, without)
+            kernels = [replace(k, repeat=same(k.repeat), cost=k.cost.map(same)) for k in run.kernels]
+            self._planned[key] = graph, kernels, _notes(graph, execution, run.rewrites), run.rewrites
         return self._planned[key]
 
     def case_at(self, workload: Workload) -> tuple[str, dict, tuple]:

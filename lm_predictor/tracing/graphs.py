@@ -322,7 +322,7 @@ def _pairs(trace: ModelTrace) -> tuple[list, tuple]:
     if not any(op.kind == "softmax" for recorder in trace.recorders.values() for op, _ in recorder.root.walk()):
         return [], ()
     try:
-        pairs = kept_pairs(trace.config)
+        pairs = kept_pairs(trace.config, trace.apart)
     except Exception as e:  # some models do not run on the CPU
         why = f"{type(e).__name__}: {' '.join(str(e).split())[:120]}"
         return [], (f"the masks are not known, so flash materialises attention scores as fused does ({why})",)

@@ -227,10 +227,13 @@ class Twin:
     def __init__(self, record: ModelRecord, config, values: dict):
         self.record, self.values, self.shapes = record, values, KnownShapes()
         with self.shapes, torch.device("meta"), constructor_arguments() as self.arguments, defaults():
-            model = build(sized(config, values))
-            self.weights, self.whole = weigh(model), list(shown_modules(model))
-            whole = [model]
-            self.runnable = Runnable.kept(lambda: whole.pop() if whole else build(sized(config, values)))
+            self.runnable = Runnable.kept(lambda: self._whole(config))
+
+    def _whole(self, config):
+        "The model with all its layers, weighed"
+        model = build(sized(config, self.values))
+        self.weights, self.whole = weigh(model), list(shown_modules(model))
+        return model
 
     def run(self, case: str, sizes: dict) -> tuple:
         "One forward of a case at sizes of the workload: its recording and its sheet"

@@ -13,7 +13,7 @@ from ..records.model import ModelRecord
 from ..records.source import SourceError, SourceState, find_class, locate, source_state
 from ..records.status import Check, PROOF, SOURCE
 from ..cost.execution import EXECUTIONS, unwritten
-from ..cost.rewrites.engine import device_kernels, executed_graph
+from ..cost.rewrites.engine import executed
 from .compare import compare_case, compare_pairs, compare_weights
 from .counter import compare_counted
 from .generate_run import compare_generated
@@ -84,9 +84,9 @@ def executions_check(record: ModelRecord, case: str) -> Check:
     "Whether in every execution of a case each kernel reads only what an earlier one wrote, or what the run was given"
     graph, lost = record.graph(case), []
     for execution in EXECUTIONS:
-        for kernel, tensor in unwritten(executed_graph(graph, execution), device_kernels(graph, execution)):
-            line = graph.place(kernel.line)[1]
-            size = graph.tensors[tensor].elements
+        run = executed(graph, execution)
+        for kernel, tensor in unwritten(run.graph, run.kernels):
+            line, size = graph.place(kernel.line)[1], run.graph.tensors[tensor].elements
             lost.append(f"{execution}: {kernel.operation} at line {line} reads {size} elements that no kernel wrote")
     return Check("each kernel reads what is there, in every execution", not lost, "; ".join(lost), case)
 

@@ -97,7 +97,7 @@ def record_rows(db, folder: str, row_of) -> list[list[str]]:
                 rows.append(row_of(path, read_json(path), place))
             except (LookupError, ValueError, TypeError, AttributeError) as e:
                 why = e if isinstance(e, DatabaseError) else "see `lm-predictor db check`"
-                rows.append([model_id(path).removesuffix(".json"), "", "", "", f"BROKEN: {why}", "", place])
+                rows.append([model_id(path) if folder else path.stem, "", "", "", f"BROKEN: {why}", "", place])
     return rows
 
 

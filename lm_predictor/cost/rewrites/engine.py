@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ..execution import EXECUTIONS, DeviceKernel, Plan, kernels_of, plan_of, source_kernels
 from .absorb import ABSORB
@@ -19,7 +20,7 @@ from .siblings import EPILOGUE, SIBLINGS
 from ...records.graph import Graph
 
 # %% auto #0
-__all__ = ['REWRITES', 'check_rewrites', 'engine_plan', 'applied_rewrites', 'executed_graph', 'device_kernels']
+__all__ = ['REWRITES', 'check_rewrites', 'engine_plan', 'Executed', 'executed', 'device_kernels']
 
 # %% ../../../nbs/cost/rewrites/09_engine.ipynb #14f322c7
 REWRITES = {r.name: r for r in (ABSORB, CACHE, REACHED, SIBLINGS, EPILOGUE, EXPERTS, ROPE, TABLES, NORM)}
@@ -49,24 +50,30 @@ def engine_plan(graph: Graph, without: Iterable[str] = ()) -> tuple[Plan, tuple[
                 plan = after
     return plan, tuple(applied)
 
-
-def applied_rewrites(graph: Graph, without: Iterable[str] = ()) -> tuple[Applied, ...]:
-    "What each rewrite but those named does to a graph"
-    return engine_plan(graph, without)[1]
-
 # %% ../../../nbs/cost/rewrites/09_engine.ipynb #67f5790a
-def executed_graph(graph: Graph, execution: str) -> Graph:
-    "The graph of the kernels of an execution: in `engine`, what rewrites make is among its tensors"
-    return engine_plan(graph)[0].graph if execution == "engine" else graph
+@dataclass(frozen=True)
+class Executed:
+    "What a device runs for one forward"
+    graph: Graph  # of its kernels: in `engine`, what rewrites make is among its tensors
+    kernels: list[DeviceKernel]  # in order
+    rewrites: tuple[Applied, ...] = ()  # those of `engine` that found something
 
 
-def device_kernels(
+def executed(
     graph: Graph,
     execution: str = "flash",
     without: Iterable[str] = (),  # rewrites that `engine` leaves out
-) -> list[DeviceKernel]:
-    "The kernels that a device launches for one forward, in order; ValueError for an unknown execution or rewrite"
+) -> Executed:
+    "What a device runs for one forward of a graph; ValueError for an unknown execution or rewrite"
     if execution not in EXECUTIONS:
         raise ValueError(f"unknown execution {execution!r}; it is one of {', '.join(EXECUTIONS)}")
     without = check_rewrites(without)
-    return kernels_of(engine_plan(graph, without)[0]) if execution == "engine" else source_kernels(graph, execution)
+    if execution != "engine":
+        return Executed(graph, source_kernels(graph, execution))
+    plan, applied = engine_plan(graph, without)
+    return Executed(plan.graph, kernels_of(plan), applied)
+
+
+def device_kernels(graph: Graph, execution: str = "flash", without: Iterable[str] = ()) -> list[DeviceKernel]:
+    "The kernels of `executed`"
+    return executed(graph, execution, without).kernels

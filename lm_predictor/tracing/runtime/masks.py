@@ -81,11 +81,11 @@ class _WithoutMemory(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #b01e4e98
-def weightless(config) -> Runnable:
-    "The model of a config on the CPU, one layer of each kind, all its weights zero"
+def weightless(config, apart: bool = False) -> Runnable:
+    "The model of a config on the CPU, one layer of each kind (`apart`: and the first one), all its weights zero"
     with torch.device("cpu"), _WithoutMemory():
         model = build(config)
-        runnable = Runnable(model, apart=False)
+        runnable = Runnable(model, apart)
     for module in model.modules():
         for name, p in module._parameters.items():
             if p is not None:
@@ -160,10 +160,10 @@ def _explain(counts: tuple, window: int) -> str:
     return ""
 
 # %% ../../../nbs/tracing/runtime/08_masks.ipynb #127e1297
-def kept_pairs(config) -> list[str]:
+def kept_pairs(config, apart: bool = False) -> list[str]:
     """Which of PAIRS each attention of a config keeps, in order of execution, one layer of each kind.
 
-    "" stands for an attention whose count no candidate explains.
+    apart: the first layer is a kind of its own. "" stands for an attention whose count no candidate explains.
     """
     window, found, cut = 6, [], copy.deepcopy(config)
     for name in REACHES:
@@ -172,7 +172,7 @@ def kept_pairs(config) -> list[str]:
     if getattr(text_config(cut), "index_topk", None):
         set_attribute(cut, "index_topk", window + 1)
     with torch.device("cpu"), defaults(), torch.no_grad(), one_thread():
-        model = weightless(cut)
+        model = weightless(cut, apart)
         for new, cached in WORKLOADS:
             found.append(left_pairs(model, 1, new, cached))
     if len({len(counts) for counts in found}) != 1:
