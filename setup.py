@@ -1,13 +1,28 @@
 "Packaging: everything is read from settings.ini, the one place nbdev also reads."
+import gzip
 from configparser import ConfigParser
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
+from setuptools.command.build_py import build_py
 
 cfg = ConfigParser(delimiters=["="], interpolation=None)
 cfg.read(Path(__file__).parent / "settings.ini", encoding="utf-8")
 cfg = cfg["DEFAULT"]
 extras = {key.removesuffix("_requirements"): cfg[key].split() for key in cfg if key.endswith("_requirements")}
+
+
+
+class PackedRecords(build_py):
+    "Class records are text in the repository, where people read and compare them, and packed where they are installed"
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            for path in Path(self.build_lib, "lm_predictor", "module_db").glob("*.*.json"):
+                path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+                path.unlink()
+
 
 setup(
     name=cfg["lib_name"], version=cfg["version"], description=cfg["description"], author=cfg["author"],
@@ -15,7 +30,12 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown", python_requires=f">={cfg['min_python']}",
     packages=find_namespace_packages(include=["lm_predictor*"]), include_package_data=True,
-    package_data={"lm_predictor": ["module_db/*.json", "module_db/presets/*.json", "module_db/models/*.json.gz", "hardware/*.json", "prompts/*.md"]},
+    package_data={"lm_predictor": [
+        "module_db/*.json", "module_db/presets/*.json", "module_db/models/*.json.gz", "hardware/*.json", "prompts/*.md",
+        "library/*.html"
+    ]},
+    cmdclass={"build_py": PackedRecords},
     install_requires=cfg["requirements"].split(), extras_require=extras,
-    entry_points={"console_scripts": cfg["console_scripts"].split(), "nbdev": [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"]},
+    entry_points={"console_scripts": cfg["console_scripts"].split(), "nbdev": [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"],
+                  "pytest11": [f"{cfg['lib_path']}.library.pytest_plugin={cfg['lib_path']}.library.pytest_plugin"]},  # -p MODULE is the same plugin
 )

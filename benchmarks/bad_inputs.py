@@ -117,7 +117,7 @@ def nonsense(r) -> str:
 def bad_option(r) -> Input:
     words, parser = line(r, options)
     known = {o for a in parser._actions for o in a.option_strings}
-    option = r.choice(sorted(known - {"-h"}))
+    option = r.choice(sorted(o for o in known if o.startswith("--")))
     bad = r.choice((f"--{misspelt(r, option[2:])}", option[:-1], option.upper(), f"--{nonsense(r).strip('-') or 'zq'}", f"-{option[2]}z", f"{option}={option}=", "---"))
     if bad.split("=")[0] in known and "=" not in bad or not bad.strip("-") and bad == "--":
         bad = "--zq"

@@ -1,6 +1,7 @@
 """How long does a first answer take, next to the two FLOP counters people use?
 
     python benchmarks/cold_analyze.py --repeat 5
+    python benchmarks/cold_analyze.py --repeat 15 --other FOLDER   # and next to another checkout, before a change
 
 Each figure is the wall time of a whole, freshly started process. The contestants take turns, so that a busy
 machine slows all of them; the first round only warms the disk cache and is not counted.
@@ -12,18 +13,22 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from common import LLAMA, preset, product, say, timed
+from common import LLAMA, ROOT, checkout, preset, product, say, timed
 
 HERE = Path(__file__).resolve().parent
-AIM_SECONDS, AIM_RATIO = 0.5, 8
+AIM_SECONDS, AIM_RATIO = 0.15, 8
 
 
-def contestants(model: str, seq_len: int) -> dict[str, list[str]]:
-    "Commands by name; each prints one JSON object"
+def contestants(model: str, seq_len: int, other: Path | None) -> dict[str, list[str]]:
+    "Commands by name; each prints one JSON object, but `table` what people read and `pass` nothing"
     config, length = str(preset(model)), str(seq_len)
     run = lambda script, *more: [sys.executable, str(HERE / script), config, length, *more]
-    ours = [*product(), "analyze", model, "--batch-size", "1", "--seq-len", length, "--logits", "all", "--execution", "eager", "--format", "json"]
-    found = {"lm-predictor": ours, "FlopCounterMode": run("count_torch.py")}
+    plain = ["analyze", model, "--seq-len", length]
+    full = [*plain, "--batch-size", "1", "--logits", "all", "--execution", "eager", "--format", "json"]
+    found = {"lm-predictor": [*product(), *full], "table": [*product(), *plain], "FlopCounterMode": run("count_torch.py")}
+    if other:
+        found |= {"this checkout": [*checkout(ROOT), *full], "the other": [*checkout(other), *full]}
+        found |= {"this, table": [*checkout(ROOT), *plain], "the other, table": [*checkout(other), *plain]}
     if importlib.util.find_spec("calflops"):
         found |= {"calflops": run("count_calflops.py", "eager"), "calflops, sdpa": run("count_calflops.py", "sdpa")}
     else:
@@ -31,19 +36,19 @@ def contestants(model: str, seq_len: int) -> dict[str, list[str]]:
     return found | {"python -c pass": [sys.executable, "-c", "pass"]}
 
 
-def figures(name: str, text: str) -> dict:
+def figures(text: str) -> dict:
     "What a contestant reports: matrix FLOPs (2 per multiply-accumulate), and FLOPs by its own convention"
-    if not text:
+    if not text.startswith("{"):
         return {}
     data = json.loads(text)
-    if name == "lm-predictor":
+    if "totals" in data:
         return {"matmul": data["totals"]["matmul_flops"], "flops": data["totals"]["flops"]}
     return {"matmul": 2 * data["macs"], "flops": data["flops"]} if "macs" in data else {"matmul": data["flops"]}
 
 
-def measure(commands: dict, repeat: int) -> tuple[dict, dict]:
-    "Seconds and reported figures by contestant; one that fails is named with what it said and dropped"
-    seconds, reported, dropped = {n: [] for n in commands}, {}, set()
+def measure(commands: dict, repeat: int) -> tuple[dict, dict, dict]:
+    "Seconds, processor seconds and reported figures by contestant; one that fails is named with what it said and dropped"
+    seconds, cpu, reported, dropped = {n: [] for n in commands}, {n: [] for n in commands}, {}, set()
     for round_ in range(repeat + 1):
         for name in commands:
             if name in dropped:
@@ -58,21 +63,22 @@ def measure(commands: dict, repeat: int) -> tuple[dict, dict]:
                 say(f"{name}: no record that ships fits this model, so each run traces it from source; build the database first")
             if round_:
                 seconds[name].append(run.seconds)
-            reported[name] = figures(name, run.out)
-    return {n: s for n, s in seconds.items() if n not in dropped}, reported
+                cpu[name].append(run.cpu)
+            reported[name] = figures(run.out)
+    return {n: s for n, s in seconds.items() if n not in dropped}, cpu, reported
 
 
-def table(seconds: dict, reported: dict) -> None:
+def table(seconds: dict, cpu: dict, reported: dict) -> None:
     "The table, and whether the aims are met"
     ours = seconds["lm-predictor"]
     cell = lambda n: f"{n:,}" if n else "-"
-    print(f"{'':16} {'min s':>7} {'median s':>9} {'min/ours':>9} {'median/ours':>12} {'matrix FLOPs':>22} {'FLOPs, own convention':>22}")
+    print(f"{'':17} {'min s':>7} {'median s':>9} {'min CPU s':>9} {'min/ours':>9} {'median/ours':>12} {'matrix FLOPs':>22} {'FLOPs, own convention':>22}")
     for name, s in seconds.items():
         f = reported[name]
-        print(f"{name:16} {min(s):7.3f} {median(s):9.3f} {min(s) / min(ours):9.2f} {median(s) / median(ours):12.2f} "
+        print(f"{name:17} {min(s):7.3f} {median(s):9.3f} {min(cpu[name]):9.3f} {min(s) / min(ours):9.2f} {median(s) / median(ours):12.2f} "
               f"{cell(f.get('matmul')):>22} {cell(f.get('flops')):>22}")
     for name in seconds:
-        if name == "lm-predictor" or not reported[name]:
+        if name in ("lm-predictor", "this checkout", "the other") or not reported[name]:
             continue
         ratio = min(seconds[name]) / min(ours)
         same = reported[name]["matmul"] == reported["lm-predictor"]["matmul"]
@@ -86,15 +92,16 @@ def main() -> int:
     p.add_argument("--model", default=LLAMA, help="a preset")
     p.add_argument("--seq-len", type=int, default=2048)
     p.add_argument("--repeat", type=int, default=5, help="counted rounds")
+    p.add_argument("--other", type=Path, metavar="FOLDER", help="another checkout, to compare with")
     args = p.parse_args()
     if args.repeat < 1 or not preset(args.model).is_file():
         p.error("--repeat is at least 1 and --model is the Hugging Face id of a preset (`lm-predictor models`)")
-    commands = contestants(args.model, args.seq_len)
+    commands = contestants(args.model, args.seq_len, args.other)
     say(f"under test: {' '.join(commands['lm-predictor'][:1 + ('-c' in commands['lm-predictor'])])} ... {args.model}")
-    seconds, reported = measure(commands, args.repeat)
+    seconds, cpu, reported = measure(commands, args.repeat)
     if "lm-predictor" not in seconds:
         return 1
-    table(seconds, reported)
+    table(seconds, cpu, reported)
     return 0
 
 

@@ -16,6 +16,7 @@ LLAMA = "meta-llama/Llama-2-7b-hf"
 
 class Timed(NamedTuple):
     seconds: float  # wall time of the whole process
+    cpu: float  # seconds of all its processors, which a busy machine stretches less
     peak_bytes: int  # its peak resident memory
     status: int
     out: str
@@ -26,14 +27,20 @@ class Timed(NamedTuple):
 def product() -> list[str]:
     "The installed script of this interpreter's environment, else the checkout"
     script = shutil.which("lm-predictor", path=str(Path(sys.executable).parent))
-    run = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from lm_predictor.app.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    return [script] if script else [sys.executable, "-c", run]
+    return [script] if script else checkout(ROOT)
+
+
+def checkout(root: Path) -> list[str]:
+    "The command line of a checkout"
+    run = f"import sys; sys.path.insert(0, {str(root.resolve())!r}); from lm_predictor.app.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    return [sys.executable, "-c", run]
 
 
 def timed(command: list[str]) -> Timed:
     "Run a command in a fresh process, with an empty database of its own and without the network of Hugging Face"
     with tempfile.TemporaryDirectory() as db, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         env = {**os.environ, "LM_PREDICTOR_DB": db, "HF_HUB_OFFLINE": "1"}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as they are where pip installed them
         start = time.perf_counter()
         child = Popen(command, stdout=out, stderr=err, env=env)
         _, status, usage = os.wait4(child.pid, 0)
@@ -42,7 +49,7 @@ def timed(command: list[str]) -> Timed:
         texts = [f.seek(0) or f.read() for f in (out, err)]
         stored = any(Path(db).iterdir())
     unit = 1 if sys.platform == "darwin" else 1024
-    return Timed(seconds, usage.ru_maxrss * unit, child.returncode, *texts, stored)
+    return Timed(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit, child.returncode, *texts, stored)
 
 
 def preset(name: str) -> Path:

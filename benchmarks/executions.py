@@ -25,11 +25,11 @@ WORKLOADS = (
 # (model type, phase, execution that moves more than the one before it) -> how much more at most, and why
 MAMBA = "in one step, the kernel of the state reads A = -exp(A_log) in float32 from memory, which the source's own chain "\
         "of operators makes within one kernel; engine makes it when the model is loaded, and moves less than flash"
+DELTA = "the recurrent kernel gives a new state, which the source copies over the cached one; engine updates it in place"
 EXPLAINED = {
     **{(kind, "decode", "kernels"): (0.01, MAMBA) for kind in ("mamba", "falcon_mamba", "jamba")},
-    ("qwen3_next", "decode", "kernels"): (
-        0.05, "the recurrent kernel gives a new state, which the source copies over the cached one; engine updates it in place"
-    ),
+    ("qwen3_next", "decode", "kernels"): (0.05, DELTA), ("qwen3_5_text", "decode", "kernels"): (0.08, DELTA),
+    ("qwen3_5_moe_text", "decode", "kernels"): (0.06, DELTA),
 }
 
 STEPS = (dict(batch_size=1, cache_len=1000), dict(batch_size=16, cache_len=1000))
@@ -38,7 +38,7 @@ STATE = "a state is written as often as it is read, which this does not count as
 # model type -> how many times what a step must move it moves at most, and why
 HEAVY = {
     "mamba": (1.25, STATE), "mamba2": (1.4, STATE), "falcon_mamba": (1.1, STATE), "nemotron_h": (1.15, STATE),
-    "rwkv": (1.9, STATE + "; its states are five vectors in float32, updated by several kernels"),
+    "qwen3_5_text": (1.06, STATE), "rwkv": (1.9, STATE + "; its states are five vectors in float32, updated by several kernels"),
 }
 
 

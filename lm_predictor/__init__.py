@@ -2,7 +2,8 @@ __version__ = "0.1.0"
 
 _HOMES = {  # where each name is defined; loaded when asked for
     "analyze": "obtain.analyze", "Workload": "cost.workload", "Database": "records.database", "load_hardware": "timing.hardware",
-    "compute_flops": "cost.registry", "compute_memory": "cost.registry"}
+    "compute_flops": "cost.registry", "compute_memory": "cost.registry", "diff": "library.diff",
+    "assert_cost": "library.expect"}
 __all__ = sorted(_HOMES)
 
 

@@ -440,6 +440,7 @@ CHILD = textwrap.dedent("""
 """).replace("NAME", repr(NORM))
 
 
+@pytest.mark.slow
 def test_killed_at_each_step(db, tmp_path):
     "The process is killed before each line of the journal; resumed, no request is repeated that was answered, and the journal is the same"
     ask(recorded(NORM), db)

@@ -1,10 +1,12 @@
 "`db build`: the same bytes however it runs; and records of the user's own are cached by the source they were traced from."
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ pytest.importorskip("torch")
 
 from lm_predictor.records.database import Database
 from lm_predictor.records.files import model_id, model_paths
+from lm_predictor.obtain.build import build, build_items
 from lm_predictor.obtain.find import find_record
 from lm_predictor.models.matching import outdated, stored_records
 
@@ -68,7 +71,8 @@ def test_interrupted_and_killed(whole, tmp_path):
     process.communicate()
     (tmp_path / f".{process.pid}-leftover.tmp").write_text("{")
     (tmp_path / "models" / f".{process.pid}-leftover.tmp").write_text("{")
-    built(tmp_path, "--jobs", "2", *NAMES)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:  # and by the worker of an executor
+        assert {o.status for o in build(build_items(NAMES), tmp_path, executor=executor)} == {"made", "kept"}
     assert contents(tmp_path) == contents(whole)
     assert all(p.stat().st_mtime_ns == t for p, t in kept.items())  # what was there was not made again
 

@@ -1,5 +1,6 @@
 "The documentation site: each kind of fault is found on a page that has it; the sidebar names every page once."
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -181,3 +182,9 @@ def test_every_notebook_is_in_the_committed_sidebar():
         if "/." not in f"/{name}":
             assert committed.count(f" {name}\n") == 1, name
     assert committed.index(" index.ipynb") < committed.index("getting_started") < committed.index("concepts/") < committed.index("formula/00_tree") < committed.index("audits/index")
+
+
+def test_reports_are_those_that_are_linked():
+    "Each page with sliders is linked once from their index, under the id of its model"
+    text = "".join("".join(c["source"]) for c in json.loads((ROOT / "nbs" / "reports" / "index.ipynb").read_text(encoding="utf-8"))["cells"])
+    assert re.findall(r"\[([^]]+)\]\(([^)]+)\.html\)", text) == [(model, name) for name, model in docs.REPORTS.items()]

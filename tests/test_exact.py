@@ -107,6 +107,7 @@ def test_every_check_holds(proven):
     assert failed == []
 
 
+@pytest.mark.slow
 def test_a_compressed_cache_at_whole_multiples():
     "DeepSeek-V4, small: an entry for every 4 tokens and for every 128, of which 256 are picked. Steps are exact up to 1024 tokens and beyond, at multiples of 128"
     config = AutoConfig.for_model(

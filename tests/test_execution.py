@@ -1,4 +1,4 @@
-"""Every shipped record, in every execution: the kernels can run one after another, and no product is lost on the way."""
+"""Shipped records, in every execution: the kernels can run one after another, and no product is lost on the way."""
 import json
 import zlib
 
@@ -6,13 +6,12 @@ import pytest
 
 from lm_predictor import analyze
 from lm_predictor.records.cases import Case
-from lm_predictor.records.database import read_json, shipped_directory
+from lm_predictor.records.database import read_json
 from lm_predictor.cost.execution import EXECUTIONS, attentions, unwritten
 from lm_predictor.cost.rewrites.engine import device_kernels, executed
-from lm_predictor.records.files import model_id, model_paths
+from lm_predictor.records.files import model_id
 from lm_predictor.records.model import record_from_json
-
-PATHS = model_paths(shipped_directory())
+from shipped import PATHS
 
 
 @pytest.mark.parametrize("path", PATHS, ids=map(model_id, PATHS))
@@ -102,8 +101,14 @@ def test_sparse_attention_on_both_sides_of_what_is_picked(tmp_path, monkeypatch)
         together, pairs = new * (cached + new), sum(min(cached + i, 10) for i in range(1, new + 1))
         assert real - flash.totals.matmul_flops == 2 * 4 * 2 * (20 + 20) * (together - pairs)
         [attention] = [k for k in flash.kernels if k.operation == "attention"]
-        q, keys, values, chosen = 4 * 20 * new, 4 * 20 * (cached + new), 4 * 20 * (cached + new), min(10, cached + new) * new
-        assert attention.read_bytes == 2 * 2 * (q + keys + values) + 2 * 8 * chosen
+        q, chosen = 4 * 20 * new, min(10, cached + new) * new
+        rows = min(cached + new, pairs)  # those that the queries selected together, each at most once
+        read = q + rows * 4 * 20 + rows * 4 * 20
+        assert attention.read_bytes == 2 * 2 * read + 2 * 8 * chosen
+        if new == 1:  # latents: 16 numbers and 8 that are turned, for each of the 10 rows; the 16 are the values, too
+            engine = cost.at(batch_size=2, seq_len=new, cache_len=cached, execution="engine")
+            [attention] = [k for k in engine.kernels if k.operation == "attention"]
+            assert attention.read_bytes == 2 * 2 * (4 * (16 + 8) + 10 * (16 + 8)) + 2 * 8 * chosen
         assert any(k.operation == "topk" for k in flash.kernels)  # the indexer is run
 
 

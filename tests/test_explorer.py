@@ -48,7 +48,7 @@ def page():
 
 
 def test_first_view(page):
-    assert page.command() == "lm-predictor analyze meta-llama/Llama-2-7b-hf --batch-size 1 --seq-len 2048 --cache-len 0 --execution flash --hardware nvidia_a100_sxm_80gb"
+    assert page.command() == "lm-predictor analyze meta-llama/Llama-2-7b-hf --batch-size 1 --seq-len 2048 --cache-len 0 --execution engine --hardware nvidia_a100_sxm_80gb"
     assert same(page) and page.page.locator(".lmp-spots circle").count() > 3 and page.page.locator(".lmp-bars tr").count() == 10
     assert not page.errors and {url.split("/")[2] for url in page.answered if url.startswith("http")} == {page.address.split("/")[2]}  # nothing from elsewhere
 
@@ -91,7 +91,7 @@ def test_address(page):
     other = Page(page.page.context.browser.new_page(), page.address + search, page.server)
     assert other.shows() == before
     other.page.goto(page.address + "?model=lama-2-7b&batch_size=1,2&seq_len=64&kv_bits=3")
-    assert other.shows()[0] == "lm-predictor analyze meta-llama/Llama-2-7b-hf --batch-size 1 --seq-len 64 --cache-len 0 --execution flash --hardware nvidia_a100_sxm_80gb"
+    assert other.shows()[0] == "lm-predictor analyze meta-llama/Llama-2-7b-hf --batch-size 1 --seq-len 64 --cache-len 0 --execution engine --hardware nvidia_a100_sxm_80gb"
     for said in ("unknown model 'lama-2-7b'; near: llama-2-7b", "batch_size takes a whole number in the digits 0 to 9, got '1,2'", "kv_bits must be one of 4, 8, 16, 32, got 3"):
         assert f"in the address: {said}" in other.says()
     assert same(other) and not other.errors

@@ -102,3 +102,18 @@ def test_an_operator_gives_what_the_source_gives(name, folder, at):
 
 def test_every_function_of_the_source_was_compared():
     assert {row.values[0] for row in fallbacks()} == set(SCHEMAS)
+
+
+def test_a_chunk_size_that_the_formulas_cannot_take_is_refused():
+    "Four blocks of two tokens at least are inverted; no other size is counted in silence"
+    rule = stand_in("chunk_gated_delta_rule", lambda query, key, value, g, beta, chunk_size=64, **kwargs: None)
+    heads = [tensor(2, 24, 3, 8) for _ in range(3)]
+    model = torch.nn.Module()
+    model.forward = lambda size: rule(*heads, tensor(2, 24, 3), tensor(2, 24, 3), chunk_size=size)[0]
+    from lm_predictor.tracing.runtime.recorder import recording
+    with recording(model) as recorder:
+        assert model(8).shape == (2, 24, 3, 8)
+        for size, near in ((12, "8 or 16"), (4, "8"), (-64, "8")):
+            with pytest.raises(ValueError, match=f"chunk_size must be a multiple of 8 tokens, got {size}; the nearest is {near}$"):
+                model(size)
+    assert "function" not in [op.kind for op, _ in recorder.root.walk()]  # of the last call

@@ -85,7 +85,7 @@ def test_what_is_missing_is_said(db, fast, tmp_path):
     alone = analyze(SMALL, Database(other, other), trace=False)
     assert alone.at(seq_len=64, execution="kernels").totals.flops > 0
     with pytest.raises(ModelError, match="only its source with the accelerated functions is recorded, which flash does"):
-        alone.at(seq_len=64)
+        alone.at(seq_len=64, execution="flash")
 
 
 def test_a_model_without_functions_is_flash(capsys):

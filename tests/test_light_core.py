@@ -14,6 +14,9 @@ HEAVY = ("torch", "transformers", "sympy", "matplotlib", "anthropic", "jsonschem
     "from lm_predictor.app.cli.main import main; assert main(['inspect', 'mixtral-8x7b']) == 0",
     "from lm_predictor.app.cli.main import main; assert main(['module', 'LlamaMLP']) == 0",
     "from lm_predictor.app.cli.main import main; assert main(['expand', 'LlamaMLP']) == 0",
+    "from lm_predictor.app.cli.main import main; assert main(['diff', 'llama-2-7b', 'llama-3.1-8b', '--hardware', 'h100', '--format', 'json']) == 0",
+    "from lm_predictor.app.cli.main import main; assert main(['diff', 'LlamaMLP', 'Qwen3MLP', '--model', 'llama-2-7b']) == 0",
+    "from lm_predictor import assert_cost; assert_cost('qwen3-8b', at={'cache_len': 99}, at_most={'kernels': 400})",
     "from lm_predictor import analyze; analyze('qwen3-8b').at(batch_size=8, seq_len=1, cache_len=4096).on('h200').time_s",
 ])
 def test_loads_nothing_heavy(code):

@@ -69,6 +69,7 @@ def test_the_names_of_all_presets_stand_in_one_file():
     wanted = dict(sorted(all_names(presets()).items()))
     assert known_names() == wanted, (
         "write it again: python -c \"from lm_predictor.models.hub import *; from lm_predictor.records.database import *; "
+        "from lm_predictor.records.files import *; "
         "write_json(shipped_directory() / 'names.json', dict(sorted(all_names(presets()).items())))\""
     )
 

@@ -348,7 +348,7 @@ def test_plots_are_of_the_quantized_weights():
     moved, steps = traffic_steps(cost, batch_size=4, seq_len=1, cache_len=512)
     assert moved["eager"] - sum(s.removed for s in steps["fused"]) == moved["fused"]
     assert not [s for s in steps["fused"] if "mm" in s.name.split(" ") and s.removed < 0]
-    assert subject(cost.at(seq_len=64)).endswith("prefill of 64 tokens, fp8 weights, flash")
+    assert subject(cost.at(seq_len=64)).endswith("prefill of 64 tokens, fp8 weights, engine")
 
 
 def test_the_waterfall_says_whose_figures_it_shows(capsys, monkeypatch):

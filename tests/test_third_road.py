@@ -103,6 +103,7 @@ def test_every_byte_is_equal_or_explained(name):
 @pytest.mark.parametrize("preset, sizes", [
     ("EleutherAI/gpt-neo-125m", dict(hidden_size=96, num_heads=6, vocab_size=101, max_position_embeddings=32)),
     ("openai-community/openai-gpt", dict(n_embd=96, n_head=6, vocab_size=101, n_positions=32))])
+@pytest.mark.slow
 def test_at_the_full_context(preset, sizes):
     "Where the tokens fill all 32 positions, the mask is not cut, and the same operators move the same bytes"
     config = third_road.config_of(third_road.Family(preset, sizes))

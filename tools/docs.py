@@ -1,11 +1,12 @@
 """The documentation site: its sidebar, and all that can be checked of it without quarto.
 
     python tools/docs.py sidebar [--write]   nbs/sidebar.yml names every page once, in order: compare, or write it
-    python tools/docs.py check [--built]     build nbdev's processed stage in _proc, then check every page of it: front matter,
+    python tools/docs.py reports             nbs/reports/*.html, the pages with sliders that reports/index.ipynb links to; git ignores them
+    python tools/docs.py check [--built]     write these, build nbdev's processed stage in _proc, then check every page of it: front matter,
                                              arithmetic in prose, directives, links, anchors, images, sidebar
                                              (--built: check _proc as it is)
 
-`nbdev_docs` (it needs quarto) renders the same stage to HTML in _docs.
+`nbdev_docs` (it needs quarto) renders the same stage to HTML in _docs; `python tools/docs.py reports` comes before it.
 """
 import argparse
 import contextlib
@@ -29,6 +30,11 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).resolve().parent.parent
 NBS, STAGE = ROOT / "nbs", ROOT / "_proc"
 PAGES = (".ipynb", ".qmd", ".md")
+REPORTS = {  # page of nbs/reports -> its model
+    "llama-3.1-8b": "meta-llama/Llama-3.1-8B", "llama-2-7b": "meta-llama/Llama-2-7b-hf", "mistral-7b": "mistralai/Mistral-7B-v0.1", "qwen3-8b": "Qwen/Qwen3-8B",
+    "gemma-3-27b": "google/gemma-3-27b-it", "gpt2": "openai-community/gpt2", "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
+    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B", "deepseek-v3": "deepseek-ai/DeepSeek-V3", "mamba2-2.7b": "AntonV/mamba2-2.7b-hf"}
+LARGEST_REPORT = 1_000_000  # bytes
 SETTINGS = {"_quarto.yml", "nbdev.yml", "sidebar.yml"}  # read by quarto, not published
 
 # -- the sidebar -----------------------------------------------------------------------------------------------------------------
@@ -37,12 +43,13 @@ START = ("index", "getting_started")
 ORDER = {  # pages of a folder in the order in which they are read; those that are not named here follow by name
     "concepts": ("one_cost", "flops", "bytes", "roofline", "conventions", "how_a_number_is_made",
                  "how_a_model_is_traced"),
-    "tutorials": ("analyze", "decode", "flash", "attention_kinds", "mixture_of_experts", "choosing_a_gpu", "agent"),
+    "tutorials": ("analyze", "decode", "flash", "attention_kinds", "mixture_of_experts", "choosing_a_gpu", "cost_as_a_test", "own_module", "agent"),
 }
 REFERENCE = ("devices", "coverage", "limits", "benchmarks")
 MODULES = {  # packages in the order in which they import one another, with their titles
     "formula": "Formulas", "records": "Records", "models": "Models", "cost": "Cost", "timing": "Time", "tracing": "Tracing",
-    "verification": "Verification", "obtain": "Obtaining a record", "agent": "The agent", "app": "The application"}
+    "verification": "Verification", "obtain": "Obtaining a record", "agent": "The agent", "library": "Formulas as a library",
+    "app": "The application"}
 
 
 NAMES = {"llama": "Llama", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE", "mixtral": "Mixtral", "deepseek_v3": "DeepSeek-V3", "gemma3": "Gemma 3", "gpt2": "GPT-2",
@@ -54,6 +61,7 @@ def sidebar(nbs: Path) -> dict:
     top = sorted(p.name for p in nbs.glob("*.ipynb"))
     known = [f"{n}.ipynb" for n in (*START, *REFERENCE)]
     contents = [f"{n}.ipynb" for n in START if f"{n}.ipynb" in top]
+    contents += ["reports/index.ipynb"] * (nbs / "reports/index.ipynb").is_file()
     contents += [_section(f.capitalize(), _folder(nbs, f, ORDER[f])) for f in ORDER]
     contents += [_section("Reference", [f"{n}.ipynb" for n in REFERENCE if f"{n}.ipynb" in top] + [n for n in top if n not in known])]
     contents += [_section("Modules", [_package(nbs, folder, title) for folder, title in MODULES.items()])]
@@ -380,6 +388,14 @@ def dropped(nbs: Path) -> list[str]:
     return found
 
 
+def write_reports(directory: Path) -> list[str]:
+    "Write the pages with sliders; gives what is wrong with them, one sentence each"
+    sys.path[:0] = [str(ROOT)]
+    from lm_predictor.library.report import report
+    sizes = {name: report(model, directory / f"{name}.html") for name, model in REPORTS.items()}
+    return [f"reports/{name}.html has {size:,} bytes, more than {LARGEST_REPORT:,}" for name, size in sizes.items() if size > LARGEST_REPORT]
+
+
 # -- the commands ----------------------------------------------------------------------------------------------------------------
 
 
@@ -398,11 +414,12 @@ def build() -> None:
 
 
 def check(built: bool) -> int:
-    start = time.time()
+    start, large = time.time(), []
     if not built:
+        large = write_reports(NBS / "reports")
         build()
     site = read_site(STAGE)
-    found = [*dropped(NBS), *faults(site)]
+    found = [*large, *dropped(NBS), *faults(site)]
     count = lambda name: sum(len(getattr(p, name)) for p in site.pages.values())
     print("\n".join(found), file=sys.stderr, end="\n" * bool(found))
     print(f"{len(site.pages)} pages, {count('ids')} headings, {count('links')} links, {count('images')} images: {len(found) or 'no'} fault{'s' * (len(found) != 1)}, {time.time() - start:.0f} s")
@@ -420,10 +437,14 @@ def write_sidebar(write: bool) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["sidebar", "check"])
+    parser.add_argument("command", choices=["sidebar", "reports", "check"])
     parser.add_argument("--write", action="store_true", help="sidebar: write it")
     parser.add_argument("--built", action="store_true", help="check: take _proc as it is")
     args = parser.parse_args()
+    if args.command == "reports":
+        wrong = write_reports(NBS / "reports")
+        print("\n".join(wrong) or f"{len(REPORTS)} pages in nbs/reports")
+        return int(bool(wrong))
     return write_sidebar(args.write) if args.command == "sidebar" else check(args.built)
 
 

@@ -218,13 +218,14 @@ def attention() -> list:
 
 def moe_block() -> list:
     file, base = "transformers/models/qwen3_moe/modeling_qwen3_moe.py", "transformers.models.qwen3_moe.modeling_qwen3_moe"
-    common = "batch_size=batch_size, seq_len=seq_len, hidden_size=hidden_size, num_experts_per_tok=num_experts_per_tok"
+    common = "batch_size=batch_size, seq_len=seq_len, hidden_size=hidden_size, num_experts_per_tok=num_experts_per_tok, num_local_experts=num_local_experts"
     answer = {"class_name": f"{base}.Qwen3MoeSparseMoeBlock", "parameters": [*workload("batch_size", "seq_len", "active_experts"), parameter("hidden_size", "width of the residual stream", "config.hidden_size"),
-              parameter("moe_intermediate_size", "inner width of one expert", "config.moe_intermediate_size"), parameter("num_experts_per_tok", "experts that one token is routed to", "config.num_experts_per_tok")],
+              parameter("moe_intermediate_size", "inner width of one expert", "config.moe_intermediate_size"), parameter("num_experts_per_tok", "experts that one token is routed to", "config.num_experts_per_tok"),
+              parameter("num_local_experts", "experts of a layer", "config.num_experts")],
               "kernels": [
                   call(278, "_, routing_weights, selected_experts = self.gate(hidden_states_reshaped)", "router",
                        "A call of Qwen3MoeTopKRouter (line 273). batch_size and seq_len: the tokens, merged by the view of line 277; hidden_size: the last dimension of hidden_states, the router's weight has it; "
-                       "num_experts_per_tok: config, it decides how many scores are kept.", f"${{{base}.Qwen3MoeTopKRouter}}({common})"),
+                       "num_experts_per_tok: config, it decides how many scores are kept; num_local_experts: config, the rows of its weight.", f"${{{base}.Qwen3MoeTopKRouter}}({common})"),
                   call(279, "final_hidden_states = self.experts(hidden_states_reshaped, selected_experts, routing_weights)", "experts",
                        "A call of Qwen3MoeExperts (line 272). As for the router; moe_intermediate_size: config, the inner width of an expert's weights; active_experts: how many experts some token chose, whose weights are read.",
                        f"${{{base}.Qwen3MoeExperts}}({common}, moe_intermediate_size=moe_intermediate_size, active_experts=active_experts)")]}

@@ -4,10 +4,14 @@
     python tools/notebooks.py check [PATHS...]   execute, write nothing, fail where a saved notebook differs
 """
 import argparse
+import asyncio
+import contextlib
 import difflib
 import json
+import multiprocessing
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -19,6 +23,56 @@ ROOT = Path(__file__).resolve().parent.parent
 # Runs in each kernel before the first cell: widgets are numbered instead of named at random.
 SETUP = ("import comm.base_comm, itertools, types; comm.base_comm.uuid = types.SimpleNamespace(uuid4=lambda "
          "count=itertools.count(): types.SimpleNamespace(hex=f'{next(count):032x}'))")
+
+
+# Imported once, in the process that every kernel is forked from: torch and transformers take longer than most notebooks.
+PRELOADED = ["torch", "torch.export._trace", "torch.utils.flop_counter", "transformers.models.auto.modeling_auto",
+             "transformers.generation.utils", "transformers.modeling_layers", "networkx", "jsonschema", "rich.table",
+             "nbformat", "nbclient", "execnb.nbio", "nbdev.clean", "ipykernel.kernelapp"]
+
+
+class Forked:
+    "A kernel as a fork of this process, for jupyter_client: as much of a subprocess.Popen as that asks for"
+    stdin = stdout = stderr = returncode = None
+
+    def __init__(self, command: list[str], env: dict, cwd: Path, **_):
+        self.pid = os.fork()
+        os.setpgid(self.pid, self.pid)  # of this process as well as of the kernel: a group of its own, whoever comes first
+        if not self.pid:
+            self._serve(command[command.index("ipykernel_launcher") + 1:], env, cwd)
+
+    def _serve(self, arguments: list[str], env: dict, cwd: Path) -> None:
+        try:
+            os.chdir(cwd)
+            os.environ.clear()
+            os.environ.update(env)
+            sys.argv = ["ipykernel_launcher.py", *arguments]
+            sys.path[:] = [p for p in sys.path if p not in ("", str(ROOT/"tools"))]
+            from ipykernel.kernelapp import IPKernelApp
+            asyncio.set_event_loop(asyncio.new_event_loop())  # not the one that runs in this process's parent
+            IPKernelApp.launch_instance([*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
+        finally:
+            os._exit(0)
+
+    def poll(self):
+        with contextlib.suppress(ChildProcessError):  # it has been waited for
+            if self.returncode is not None or not os.waitpid(self.pid, os.WNOHANG)[0]:
+                return self.returncode
+        self.returncode = 0
+        return 0
+
+    def wait(self):
+        while self.poll() is None:
+            time.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    terminate = kill
 
 
 def environment(scratch: str) -> dict[str, str]:
@@ -42,13 +96,19 @@ def skipped(source: str, flags: set[str]) -> bool:
     return "nbdev_export(" in source or any(d.split()[0] in flags or re.fullmatch(r"eval:\s*false", d, re.I) for d in directives)
 
 
-def execute(path: Path) -> str:
-    "The text of the notebook after a fresh run in its own directory, cleaned with the settings of settings.ini"
+def execute(path: Path, forked: bool = False) -> str:
+    """The text of the notebook after a fresh run in its own directory, cleaned with the settings of settings.ini
+
+    forked: in a kernel that has the heavy packages already, which is quicker.
+    """
     import nbformat
     from execnb.nbio import dict2nb, nb2str
+    from jupyter_client import launch_kernel
     from nbclient import NotebookClient
     from nbdev.clean import clean_nb
     from nbdev.config import get_config
+    import jupyter_client.provisioning.local_provisioner as provisioner
+    provisioner.launch_kernel = Forked if forked else launch_kernel
 
     cfg = get_config(path=path)
     flags = set(cfg.tst_flags.split())
@@ -90,12 +150,22 @@ def difference(old: str, new: str, names: tuple[str, str], limit: int = 24) -> s
     return "\n".join(shown + [f"... {len(lines) - limit} more lines"]*(len(lines) > limit))
 
 
+def context():
+    "How processes for notebooks are started: one for each, forked from one that has imported the heavy packages"
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(PRELOADED)
+    return found
+
+
 def run(paths: list[str], write: bool, jobs: int) -> int:
     "Execute the notebooks, `jobs` at a time; the number of those that failed or, unless `write`, differ"
     files, bad, start = find(paths), {}, time.time()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ.update(environment(scratch))
-        with ProcessPoolExecutor(jobs) as pool:
+        sys.path.insert(0, str(ROOT))
+        with ProcessPoolExecutor(jobs, mp_context=context(), max_tasks_per_child=1) as pool:
             pending = {pool.submit(timed, f): f for f in files}
             for number, done in enumerate(as_completed(pending), 1):
                 path, name, verdict = pending[done], str(pending[done].relative_to(ROOT)), "ok"
@@ -122,6 +192,11 @@ def run(paths: list[str], write: bool, jobs: int) -> int:
 def timed(path: Path) -> tuple[str, float]:
     "`execute` and its seconds; a plain exception, because nbclient's own do not pickle"
     start = time.time()
+    if hasattr(os, "fork"):
+        try:
+            return execute(path, forked=True), time.time() - start
+        except Exception:  # it forks processes itself, say; what counts is what it does in a process of its own
+            pass
     try:
         return execute(path), time.time() - start
     except Exception as e:

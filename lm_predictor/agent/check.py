@@ -212,8 +212,9 @@ def _compared(
     "What is wrong with an analysis where a variant of the trace holds, at one point; `coverage` notes what it reached"
     model = next(iter(variant.models), "")
     theirs = lines_at(variant, at.values, at.case, db, file, model, memo)
-    try:
-        own = analysis.variant(values=at.values)
+    try:  # one that says of which models it is stands for these
+        alike = (v for v in analysis.variants if not set(v.models).isdisjoint(variant.models))
+        own = next(alike, None) or analysis.variant(values=at.values)
     except SchemaError:
         yield Problem("$.variants", "trace", f"there is no variant for {', '.join(variant.assumptions)}")
         return

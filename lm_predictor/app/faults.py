@@ -15,7 +15,8 @@ from ..formula.language import split_references
 from ..formula.tree import FormulaError
 from ..records.analysis import Analysis, Cost, Kernel, SchemaError, Variant, check_schema
 from ..records.database import Database, read_analysis
-from ..records.files import DatabaseError, model_id, model_path, model_paths, read_json
+from ..records.files import (
+    DatabaseError, class_id, class_paths, model_id, model_path, model_paths, read_json)
 from ..records.graph import Graph
 from ..records.model import ModelRecord, check_record
 from ..verification.numbers import BYTES, config_sizes, hold, workload_sizes
@@ -143,7 +144,8 @@ def class_faults(path: Path, db: Database, reached: set | None = None) -> list[s
     reached = set() if reached is None else reached
     try:
         check_schema(read_json(path), str(path))
-        analysis = db.get(path.stem) if db.path(path.stem) == path else read_analysis(path)
+        name = class_id(path)
+        analysis = db.get(name) if db.path(name) == path else read_analysis(path)
     except SchemaError as e:
         return [f"{e}; restore or delete it"]
     except RecursionError:
@@ -211,7 +213,7 @@ def record_files(db: Database) -> tuple[list[Path], list[Path]]:
     places = [d for d in dict.fromkeys((db.overlay, db.shipped)) if d.is_dir()]
     models = [p for d in places for p in model_paths(d)]
     folders = [*places, db.agent_directory]
-    return models, [p for d in folders for p in sorted(d.glob("*.json")) if "." in p.stem]
+    return models, [p for d in folders for p in class_paths(d)]
 
 
 def all_faults(db: Database) -> Iterator[list[str]]:

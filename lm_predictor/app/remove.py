@@ -13,7 +13,8 @@ from .faults import class_faults, model_faults
 from ..models.matching import outdated
 from ..obtain.store import withdraw
 from ..records.database import Database, read_analysis
-from ..records.files import DatabaseError, locked, model_id, model_path, model_paths, read_json
+from ..records.files import (
+    DatabaseError, class_id, class_paths, locked, model_id, model_path, model_paths, read_json)
 from ..records.model import record_from_json
 from ..records.source import SourceState, source_state
 
@@ -35,7 +36,7 @@ def own_records(db: Database) -> list[Removal]:
     if db.overlay == db.shipped:
         raise DatabaseError(f"{db.overlay} holds the records that ship; only your own can be removed")
     found = [Removal(model_id(p), "model", (p,)) for p in model_paths(db.overlay)]
-    found += [Removal(p.stem, "class", (p,)) for p in sorted(db.overlay.glob("*.json")) if _is_record(p)]
+    found += [Removal(class_id(p), "class", (p,)) for p in class_paths(db.overlay) if _is_record(p)]
     agents = sorted({p.name.rpartition(".")[0] for end in ("json", "md", "jsonl")
                      for p in db.agent_directory.glob(f"[!.]*.{end}")})
     files = lambda n: tuple(p for e in ("json", "md", "jsonl") if (p := db.agent_directory / f"{n}.{e}").exists())
@@ -44,8 +45,6 @@ def own_records(db: Database) -> list[Removal]:
 
 def _is_record(path: Path) -> bool:
     "Whether a file is the record of a class, or was one: another program's tsconfig.base.json is not"
-    if "." not in path.stem:
-        return False
     try:
         data = read_json(path)
         return isinstance(data, dict) and "class_name" in data

@@ -14,13 +14,15 @@ from ..records.graph import Graph, Node, Read
 from ..records.analysis import ZERO, Cost
 
 # %% auto #0
-__all__ = ['EXECUTIONS', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers', 'readers', 'ancestors', 'attentions',
-           'planned', 'columns', 'applies_mask', 'picked', 'merge_attention', 'wanted', 'drop_unused',
-           'append_in_place', 'fold_copies', 'interrupted', 'fuse', 'same_rows', 'in_order', 'outside',
-           'distinct_elements', 'multiplies', 'kernel', 'title', 'plan_of', 'kernels_of', 'source_kernels', 'unwritten']
+__all__ = ['EXECUTIONS', 'DEFAULT_EXECUTION', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers', 'readers',
+           'ancestors', 'attentions', 'planned', 'columns', 'applies_mask', 'picked', 'merge_attention',
+           'only_kept_pairs', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies', 'interrupted', 'fuse',
+           'same_rows', 'in_order', 'outside', 'distinct_elements', 'multiplies', 'kernel', 'title', 'plan_of',
+           'kernels_of', 'source_kernels', 'unwritten']
 
 # %% ../../nbs/cost/02_execution.ipynb #8a16ae02
 EXECUTIONS = ("eager", "fused", "flash", "kernels", "engine")
+DEFAULT_EXECUTION = "engine"  # what people deploy; the others explain it
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class DeviceKernel:
     reads: tuple[int, ...] = ()  # tensors that it reads from memory
     writes: tuple[int, ...] = ()  # tensors that it writes to memory
     multiplies: str = ""  # the type that its products multiply where their inputs are quantized: fp8, int8, fp4
+    plain: str = field(default="", compare=False)  # in `engine`: why no rule covers it; empty where one does
 
 
 def base_name(op: str) -> str:
@@ -55,6 +58,7 @@ class Plan:
     # first operator of a kernel, at which it stands -> how often it runs, where its main operator does not say
     times: dict[int, Formula] = field(default_factory=dict)
     carried: frozenset[int] = frozenset()  # tensors that the next pass through a loop reads
+    selected: frozenset[int] = frozenset()  # attentions of which each query selects its keys
 
 
 def makers(nodes: dict[int, Node]) -> dict[int, list[int]]:
@@ -131,7 +135,7 @@ def attentions(graph: Graph) -> dict[int, tuple[list[int], list[int]]]:
     nodes = dict(enumerate(graph.nodes))
     made, read, found = makers(nodes), readers(nodes), {}
     for i, node in nodes.items():
-        if node.scores is not None:
+        if node.scores is not None and node.kind == "softmax":
             before = _chain(
                 nodes, i, lambda at: max((m for m in made.get(_main_input(nodes[at]), ()) if m < at), default=None)
             )
@@ -211,7 +215,7 @@ def picked(nodes: dict[int, Node], mask: int, chain: set[int]) -> tuple[Read, ..
 # %% ../../nbs/cost/02_execution.ipynb #85c5e767
 def merge_attention(plan: Plan, found: dict[int, tuple]) -> Plan:
     "Each attention (`found`) as one operator"
-    nodes, roles = plan.nodes, dict(plan.roles)
+    nodes, roles, selected, made = plan.nodes, dict(plan.roles), set(), makers(plan.nodes)
     for softmax, (before, after) in found.items():
         members, product = [*before, softmax, *after], nodes[before[0]]
         inside = {t for i in members[:-1] for t, _ in nodes[i].writes}
@@ -227,12 +231,34 @@ def merge_attention(plan: Plan, found: dict[int, tuple]) -> Plan:
         )
         nodes = {i: merged if i == last else n for i, n in nodes.items() if i == last or i not in members}
         roles[last] = "attention"
-    return replace(plan, nodes=nodes, roles=roles)
+        selects = lambda r: any(base_name(plan.nodes[m].op) == "topk" for m in made.get(r.tensor, ()))
+        selected |= {last} if any(map(selects, sum(chosen, ()))) else set()
+    return replace(plan, nodes=nodes, roles=roles, selected=frozenset(selected))
+
+# %% ../../nbs/cost/02_execution.ipynb #9fbb4544
+def only_kept_pairs(plan: Plan) -> Plan:
+    "A plan whose attentions that the source calls as one operator compute the pairs that the mask leaves"
+    nodes = dict(plan.nodes)
+    for i, n in plan.nodes.items():
+        if n.op.endswith("scaled_dot_product_attention") and n.pairs is not None:
+            mask = [r for r in n.reads[3:] if _one_per_pair(r.elements, n.scores)]
+            left = n.pairs / n.scores
+            nodes[i] = replace(
+                n, flops=n.flops * left, matmul_flops=n.matmul_flops * left,
+                reads=tuple(r for r in n.reads if r not in mask)
+            )
+    return replace(plan, nodes=nodes)
+
+
+def _one_per_pair(elements: Formula, scores: Formula) -> bool:
+    "Whether a mask has one number for each pair, for all sequences and heads"
+    at = {n: 840 + 7 * k for k, n in enumerate(sorted(elements.names | scores.names))}
+    return elements.evaluate(at) == scores.evaluate(at)
 
 # %% ../../nbs/cost/02_execution.ipynb #2d262da6
 def wanted(graph: Graph) -> set[int]:
-    "The tensors that outlive a forward: its logits and the caches"
-    return {graph.logits} | {i for i, t in enumerate(graph.tensors) if t.kind == "cache"}
+    "The tensors that outlive a forward: its logits and other outputs, and the caches"
+    return {graph.logits, *graph.outputs} | {i for i, t in enumerate(graph.tensors) if t.kind == "cache"}
 
 
 def drop_unused(plan: Plan) -> Plan:
@@ -371,6 +397,23 @@ def distinct_elements(graph: Graph, tensor: int, reads: list[Read]) -> Formula:
     parts, most = total(views.values()), graph.tensors[tensor].elements
     return parts if len(views) == 1 or parts == most else parse(f"min({parts}, {most})")
 
+# %% ../../nbs/cost/02_execution.ipynb #871d2bf1
+def _per_key(elements: Formula, keys: Formula) -> bool:
+    "Whether a tensor has so many numbers for each key, and nothing else: twice the keys are twice the numbers"
+    names = sorted(elements.names | keys.names)
+    at = lambda cached: {n: cached if n == "cache_len" else 3 + k for k, n in enumerate(names)}
+    few, many = at(10**7), at(2 * 10**7)
+    return elements.evaluate(few) * keys.evaluate(many) == elements.evaluate(many) * keys.evaluate(few)
+
+
+def _of_selected(node: Node) -> Node:
+    "An attention that reads the rows of the keys and values which queries select; all of them where nothing is cached"
+    if "cache_len" not in node.extent.names:
+        return node
+    share = Formula("min", (node.extent, node.pairs)) / node.extent
+    less = lambda r: replace(r, elements=r.elements * share) if _per_key(r.elements, node.extent) else r
+    return replace(node, reads=tuple(map(less, node.reads)))
+
 # %% ../../nbs/cost/02_execution.ipynb #143fc196
 # the kind that a kernel is about
 RANK = {"matmul": 5, "attention": 5, "softmax": 4, "norm": 4, "reduction": 3, "gather": 2, "pointwise": 1}
@@ -384,12 +427,12 @@ def multiplies(graph: Graph, nodes: list[Node]) -> str:
 
 def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKernel:
     "The kernel that runs some operators of a plan; `read`: who reads each tensor"
-    graph, nodes = plan.graph, [plan.nodes[i] for i in group]
+    graph, nodes = plan.graph, [_of_selected(plan.nodes[i]) if i in plan.selected else plan.nodes[i] for i in group]
     needed, out = outside(plan, nodes), {}
     bytes_read = total(distinct_elements(graph, t, reads) * graph.tensors[t].item for t, reads in needed.items())
     for n in nodes:
         for t, elements in n.writes:
-            kept = graph.tensors[t].kind != "activation" or t == graph.logits or t in plan.carried
+            kept = graph.tensors[t].kind != "activation" or t in plan.carried or t in (graph.logits, *graph.outputs)
             if kept or not set(read.get(t, ())) <= set(group):
                 out.setdefault(t, elements)  # the first write of a new tensor is the whole of it
     times, inside = plan.times.get(group[0]), [total(n.inside[i] for n in nodes) for i in (0, 1)]
@@ -415,7 +458,8 @@ def plan_of(graph: Graph, execution: str) -> Plan:
     "What a device runs of a graph in `fused` or in `flash`, before it is put into kernels"
     found = attentions(graph)
     plan = planned(graph, found)
-    return fold_copies(append_in_place(drop_unused(plan if execution == "fused" else merge_attention(plan, found))))
+    plan = plan if execution == "fused" else only_kept_pairs(merge_attention(plan, found))
+    return fold_copies(append_in_place(drop_unused(plan)))
 
 
 def kernels_of(plan: Plan) -> list[DeviceKernel]:

@@ -180,7 +180,7 @@ def _call(ref: Reference, counts: list, k: Kernel, given: dict, at: _Expansion, 
     arguments = {n: v.substitute(given) for n, v in bind(ref, child, where, at.model, _numbers(given)).items()}
     return Kernel(
         "composite", f"call {ref.class_name}", None, k.line, k.file, k.code, repeat=counts[0].substitute(given),
-        sub_kernels=_expand(child, arguments, at)
+        sub_kernels=_expand(child, arguments, at), called=ref.class_name
     )
 
 # %% ../../nbs/cost/01_expand.ipynb #67256106

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from .operators import Cost, Operand, numel
 
 # %% auto #0
-__all__ = ['RULES', 'Work', 'rule', 'function_cost', 'chunks', 'pairs', 'half']
+__all__ = ['RULES', 'Work', 'rule', 'function_cost', 'chunks', 'pairs', 'half', 'chunk_of']
 
 # %% ../../nbs/cost/05_functions.ipynb #8541960d
 @dataclass(frozen=True)
@@ -68,6 +68,17 @@ def half(number):
     "Half of an even number, or of an expression"
     return number // 2 if isinstance(number, int) else number / 2
 
+# %% ../../nbs/cost/05_functions.ipynb #2f3f40fd
+def chunk_of(given: dict, multiple: int = 1):
+    "The chunk size of a call, a number or an expression; raises ValueError for one that a rule's formulas do not take"
+    size = given["chunk_size"]
+    if getattr(size, "free_symbols", ()) or (size == int(size) and size >= multiple and size % multiple == 0):
+        return size
+    wanted = "a positive number of tokens" if multiple == 1 else f"a multiple of {multiple} tokens"
+    below = int(size // multiple) * multiple
+    near = f"{below} or {below + multiple}" if below >= multiple else f"{multiple}"
+    raise ValueError(f"chunk_size must be {wanted}, got {size}; the nearest is {near}")
+
 # %% ../../nbs/cost/05_functions.ipynb #065725dc
 @rule("causal_conv1d_fn", "causal_conv1d_update")
 def _conv(given, item):
@@ -106,7 +117,7 @@ def _ssd_flops(given, t, each: tuple) -> tuple:
 
 @rule("mamba_chunk_scan_combined")
 def _ssd(given, item):
-    (b, t, h, p), (g, n), c = given["x"].shape, given["B"].shape[2:], given["chunk_size"]
+    (b, t, h, p), (g, n), c = given["x"].shape, given["B"].shape[2:], chunk_of(given)
     each = int(given["dt_bias"] is not None) + given["dt_softplus"], 2 * (given["D"] is not None)
     lanes, matrix = _ssd_flops(given, t, each)
     count, states = chunks(t, c), chunks(t, c) * h * p * n
@@ -148,7 +159,7 @@ def _delta_bytes(t, h, k, hv, v, c: int, given, item) -> tuple:
 def _chunked(flops, moved):
     "The rule of kernels that work in chunks, from the FLOPs and the bytes of one sequence"
     def work(given, item):
-        (b, t, h, k), (hv, v), c = given["k"].shape, given["v"].shape[2:], given["chunk_size"]
+        (b, t, h, k), (hv, v), c = given["k"].shape, given["v"].shape[2:], chunk_of(given, 8)
         lanes, matrix = flops(t, h, k, hv, v, c, given)
         read, write = moved(t, h, k, hv, v, c, given, item)
         return Work(b * lanes, b * matrix, b * read, b * write)

@@ -125,7 +125,8 @@ def _grouped(inputs, outputs, args):
 @rule("convolution _convolution conv1d conv2d conv3d", "matmul")
 def _convolution(inputs, outputs, args):
     weight = inputs[1].shape  # (out channels, in channels / groups, *kernel)
-    products = CONVENTION["mac"] * numel(outputs[0].shape) * numel(weight[1:])
+    transposed = len(args) > 6 and args[6]  # then (in channels, out channels / groups, *kernel)
+    products = CONVENTION["mac"] * numel((inputs if transposed else outputs)[0].shape) * numel(weight[1:])
     return _product(products, CONVENTION["elementwise"] * numel(outputs[0].shape) if len(inputs) > 2 else 0)
 
 # %% ../../nbs/cost/00_operators.ipynb #dc8a7e5a
@@ -170,7 +171,7 @@ def _fourier(inputs, outputs, args):
 
 # %% ../../nbs/cost/00_operators.ipynb #dc8d540c
 @rule("polar log_sigmoid_forward floor_divide masked_fill masked_fill_ where tril triu isin _softmax_backward_data "
-      "dropout native_dropout bernoulli rand randn", "pointwise")
+      "dropout native_dropout bernoulli rand randn glu hardswish _prelu_kernel", "pointwise")
 def _elementwise(inputs, outputs, args):
     return CONVENTION["elementwise"] * numel(outputs[0].shape)
 
@@ -190,6 +191,12 @@ def _select(inputs, outputs, args):
 @rule("linalg_solve_triangular", "select")
 def _solve_triangular(inputs, outputs, args):
     return inputs[0].shape[-1] * numel(outputs[0].shape)
+
+# %% ../../nbs/cost/00_operators.ipynb #b0e58208
+@rule("nll_loss_forward nll_loss2d_forward", "reduction")
+def _loss(inputs, outputs, args):
+    rows = numel(inputs[1].shape)
+    return Cost("reduction", CONVENTION["reduction"] * rows, reads={0: rows})
 
 # %% ../../nbs/cost/00_operators.ipynb #a048730e
 @rule("_softmax _log_softmax _safe_softmax", "softmax")
@@ -263,4 +270,5 @@ def _empty(inputs, outputs, args):
 # %% ../../nbs/cost/00_operators.ipynb #1cfc1484
 METADATA = frozenset(
     "device detach lift_fresh lift alias is_same_size sym_size sym_numel sym_stride sym_storage_offset _assert_async "
-    "_assert_scalar _assert_tensor_metadata dim layout size stride storage_offset is_contiguous set_".split())
+    "_assert_scalar _assert_tensor_metadata dim layout size stride storage_offset is_contiguous set_ "
+    "transpose_".split())

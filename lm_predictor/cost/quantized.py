@@ -136,19 +136,26 @@ def stored_weights(
     return {t: s for t, s in stored.items() if any(f for f, _ in s.formats)}
 
 # %% ../../nbs/cost/06_quantized.ipynb #54ca31de
-def _with_stored(graph: Graph, weights: dict[int, Stored], shapes: dict[int, int]) -> Graph:
-    "A graph whose weights have the bytes of a checkpoint. shapes: weight -> inputs of its matrices"
+def _fills(found: Format, shape: Matrices) -> bool:
+    "Whether a matrix may have more rows below it without sharing a block of scales with them"
+    size = lambda rows: found.nbytes(rows, shape.in_features)
+    return size(shape.out_features + 1) == size(shape.out_features) + size(1)
+
+
+def _with_stored(graph: Graph, weights: dict[int, Stored], shapes: dict[int, Matrices]) -> Graph:
+    "A graph whose weights have the bytes of a checkpoint. shapes: weight -> its matrices"
     tensors = list(graph.tensors)
     for t, s in weights.items():
         found = s.formats[0][0]
         inputs = found.inputs if found else None
         tensors[t] = replace(
             tensors[t], item=parse(str(Fraction(s.nbytes, s.times * s.elements))),
-            inputs=(inputs.dtype, parse(str(inputs.item(shapes[t])))) if inputs else None
+            inputs=(inputs.dtype, parse(str(inputs.item(shapes[t].in_features)))) if inputs else None,
+            stored=(found.name, _fills(found, shapes[t])) if found and len(s.formats) == 1 else None,
         )
     return replace(graph, tensors=tuple(tensors))
 
-
+# %% ../../nbs/cost/06_quantized.ipynb #a297faeb
 def _untied(graph: Graph) -> Graph:
     "A graph traced with one weight for embedding and head, with two"
     weight = lambda t: graph.tensors[t].kind == "weight"
@@ -166,7 +173,7 @@ def quantized(record: ModelRecord, graph: Graph, quantization: Quantization, val
     "A graph with the bytes of a quantized checkpoint, and its weights by tensor; raises ModelError"
     graph = graph if values.get("tie_word_embeddings", 1) else _untied(graph)
     weights = stored_weights(record, graph, quantization, values)
-    shapes = {t: shape.in_features for t, (_, shape) in _products(graph, values).items()}
+    shapes = {t: shape for t, (_, shape) in _products(graph, values).items()}
     return _with_stored(graph, weights, shapes), weights
 
 # %% ../../nbs/cost/06_quantized.ipynb #16365ac9

@@ -15,7 +15,7 @@ from ..records.analysis import AMBIENT, Analysis, Cost
 from ..records.cases import Case
 
 # %% auto #0
-__all__ = ['parameters', 'signature', 'compute', 'compute_flops', 'Memory', 'compute_memory']
+__all__ = ['parameters', 'signature', 'Call', 'called', 'compute', 'compute_flops', 'Memory', 'compute_memory']
 
 # %% ../../nbs/cost/04_registry.ipynb #35a2e0c7
 def parameters(analysis: Analysis) -> list:
@@ -57,15 +57,19 @@ def _check_value(analysis: Analysis, known: dict, n: str, v) -> None:
         least = 0 if n in ("cache_len", "use") else 1
         raise ExpandError(f"{signature(analysis)}: {n} must be a whole number of at least {least}, got {v!r}")
 
-# %% ../../nbs/cost/04_registry.ipynb #227b722c
-def compute(name: str, db: Database | None = None, model: str = "", **values) -> Cost:
-    """The cost of one call of a module class: formulas with every number filled in.
+# %% ../../nbs/cost/04_registry.ipynb #7f4aad53
+@dataclass(frozen=True)
+class Call:
+    "One call of a module class at given numbers"
+    analysis: Analysis
+    case: Case
+    sizes: dict  # parameter -> number
+    widths: dict  # w_bytes, a_bytes, kv_bytes -> bytes of an element
+    kernels: tuple  # all references expanded; their formulas are in the widths only
 
-    name: public (torch.nn.Linear), defining (torch.nn.modules.linear.Linear) or last name. model: id of the model
-    record whose variant to take. values: the class's parameters, integers; widths w_bytes, a_bytes, kv_bytes
-    (default 2).
-    Raises DatabaseError for an unknown class, ExpandError for arguments that do not fit, with the signature.
-    """
+
+def called(name: str, db: Database | None = None, model: str = "", **values) -> Call:
+    """One call of a module class with every number filled in. Parameters and errors as for `compute`."""
     if not isinstance(name, str):
         raise ExpandError(f"a class is given by its name, such as \"torch.nn.Linear\", not {name!r}")
     db = db or Database()
@@ -81,8 +85,19 @@ def compute(name: str, db: Database | None = None, model: str = "", **values) ->
     widths = {n: Fraction(given.pop(n, 2)) for n in AMBIENT}
     used = {n: v for n, v in given.items() if n in analysis.names() or known[n].default is not None}
     case = Case.of(*(given.get(n, 0) for n in ("batch_size", "seq_len", "cache_len")))
-    cost = cost_of(expand(analysis.class_name, db, used, case.name, model))
-    return cost.map(lambda f: parse(f.evaluate(widths)))
+    return Call(analysis, case, used, widths, expand(analysis.class_name, db, used, case.name, model))
+
+# %% ../../nbs/cost/04_registry.ipynb #227b722c
+def compute(name: str, db: Database | None = None, model: str = "", **values) -> Cost:
+    """The cost of one call of a module class: formulas with every number filled in.
+
+    name: public (torch.nn.Linear), defining (torch.nn.modules.linear.Linear) or last name. model: id of the model
+    record whose variant to take. values: the class's parameters, integers; widths w_bytes, a_bytes, kv_bytes
+    (default 2).
+    Raises DatabaseError for an unknown class, ExpandError for arguments that do not fit, with the signature.
+    """
+    call = called(name, db, model, **values)
+    return cost_of(call.kernels).map(lambda f: parse(f.evaluate(call.widths)))
 
 # %% ../../nbs/cost/04_registry.ipynb #79739b5e
 def compute_flops(name: str, matmul_only: bool = False, **values) -> int:

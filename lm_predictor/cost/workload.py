@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 
 from ..models.validation import ModelError
@@ -60,6 +60,15 @@ class Workload:
     def __str__(self) -> str:
         tokens = f"{self.seq_len} new token{'s' * (self.seq_len > 1)}, {self.cache_len} cached"
         return f"{self.phase}: batch {self.batch_size}, {tokens}"
+
+    @property
+    def tokens(self) -> int:
+        "New tokens of all sequences"
+        return self.batch_size * self.seq_len
+
+    def to_json(self) -> dict:
+        "Its fields and its phase, as reports print them"
+        return {**asdict(self), "phase": self.phase}
 
     @property
     def widths(self) -> str:

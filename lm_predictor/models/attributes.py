@@ -11,7 +11,7 @@ from ..formula.language import parse_condition
 
 # %% auto #0
 __all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'NESTED', 'canonical', 'Relation', 'relate',
-           'text_config', 'flat', 'integers', 'set_attribute']
+           'text_config', 'flat', 'integers', 'shaping', 'set_attribute']
 
 # %% ../../nbs/models/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
@@ -85,7 +85,7 @@ def _relate_heads(values: dict, attributes: dict) -> tuple[dict, list]:
         attributes["head_dim"] = (2, "half_head_dim")
         rewrite["half_head_dim"] = "head_dim / 2"
         assumptions.append("head_dim % 2 == 0")
-    elif "hidden_size" in attributes:
+    elif "hidden_size" in attributes and "qk_rope_head_dim" not in values:
         attributes["hidden_size"] = (*attributes["num_attention_heads"], 2, "half_head_dim")
         rewrite["half_head_dim"] = "hidden_size / (2 * num_heads)"
         assumptions.append("hidden_size % (2 * num_heads) == 0")
@@ -93,6 +93,16 @@ def _relate_heads(values: dict, attributes: dict) -> tuple[dict, list]:
 
 # %% ../../nbs/models/00_attributes.ipynb #a77e1005
 _HEADS = ("num_attention_heads", "num_key_value_heads")
+_EXPERTS = ("num_local_experts", "num_experts")
+
+
+def _relate_experts(values: dict, attributes: dict) -> tuple[dict, list]:
+    "The experts in equal groups, where a router picks groups first, put into `attributes`; (rewrite, assumptions)"
+    groups, name = values.get("n_group", 0), next((n for n in _EXPERTS if n in attributes), "")
+    if groups < 2 or not name or values[name] % groups:
+        return {}, []
+    attributes[name] = (groups, "group_experts")
+    return {"group_experts": f"{name} / {groups}"}, [f"{name} % {groups} == 0", f"{name} >= {2 * groups}"]
 
 
 def relate(values: dict, concrete=frozenset()) -> Relation:
@@ -107,6 +117,8 @@ def relate(values: dict, concrete=frozenset()) -> Relation:
     concrete = concrete | {name for name, value in values.items() if value == 1}
     attributes = {name: (canonical(name),) for name in SYMBOLIC if values.get(name, 0) > 0}
     rewrite, assumptions = _relate_heads(values, attributes) if values.get("num_attention_heads", 0) > 1 else ({}, [])
+    for known, more in zip((rewrite.update, assumptions.extend), _relate_experts(values, attributes)):
+        known(more)
     if "hidden_size" in attributes and values.get("word_embed_proj_dim") == values["hidden_size"]:
         attributes["word_embed_proj_dim"] = attributes["hidden_size"]
         assumptions.append("word_embed_proj_dim == hidden_size")
@@ -140,6 +152,8 @@ def integers(config) -> dict:
         target = getattr(config, "attribute_map", {}).get(name, name)
         if isinstance(getattr(type(config), target, None), property):
             continue  # computed by the class from other attributes
+        if name == "head_dim" and isinstance(getattr(config, "qk_rope_head_dim", None), int):
+            continue  # another name of the rotated part of a head, whose width is a number
         try:
             value = getattr(config, name, None)
         except Exception:  # an attribute that varies by layer is no one symbol
@@ -148,6 +162,12 @@ def integers(config) -> dict:
             found[name] = value
             own.add(target)  # two names of one attribute are one symbol
     return found
+
+
+def shaping(config) -> dict:
+    "The numbers of a transformers config that stay numbers and say how its symbols are related"
+    config, names = text_config(config), ("n_group", "qk_rope_head_dim")
+    return {n: v for n in names if isinstance(v := getattr(config, n, None), int) and not isinstance(v, bool)}
 
 
 def set_attribute(config, name: str, value) -> None:

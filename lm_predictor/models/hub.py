@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-import logging
 import os
 import warnings
 from pathlib import Path
@@ -18,7 +17,7 @@ from ..records.database import read_json, shipped_directory
 from ..records.files import read_text
 
 # %% auto #0
-__all__ = ['presets', 'quiet', 'all_names', 'known_names', 'also_here']
+__all__ = ['presets', 'preset', 'is_preset', 'quiet', 'all_names', 'known_names', 'also_here']
 
 # %% ../../nbs/models/02_hub.ipynb #07c0f3de
 def presets() -> dict[str, dict]:
@@ -45,6 +44,20 @@ def _is_there(path: Path) -> bool:
 def _preset_path(name: str) -> Path | None:
     path = shipped_directory() / "presets" / f"{name.replace('/', '--')}.json"
     return path if _is_file(path) and path.parent == shipped_directory() / "presets" else None
+
+# %% ../../nbs/models/02_hub.ipynb #64d7984b
+def preset(name: str) -> dict:
+    "The preset of a Hugging Face id, as `presets` has it; empty where there is none"
+    path = _preset_path(name)
+    found = read_json(path) if path else {}
+    return found if found.get("model") == name else {}  # some file systems know no case
+
+
+def is_preset(config: dict) -> bool:
+    "Whether a config is that of a preset, entry for entry"
+    word = json.dumps(config.get("model_type"), ensure_ascii=False).encode()
+    paths = (shipped_directory() / "presets").glob("*.json")
+    return any(word in path.read_bytes() and read_json(path)["config"] == config for path in paths)
 
 # %% ../../nbs/models/02_hub.ipynb #d6610ed7
 def _beside(path: Path) -> dict:
@@ -79,6 +92,7 @@ def _read_config(path: Path) -> dict:
 @contextlib.contextmanager
 def quiet():
     "Within it, the libraries neither log nor warn: what a user must know is said by this package"
+    import logging  # first answers load neither torch nor transformers, and have nobody to quiet
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -45,7 +45,7 @@ def full_config(config: dict):
         if own_code(config):
             raise ModelError(
                 f"model_type {model_type!r} {what}, and the code that its config names ({own_code(config)}) is run "
-                f"only with --trust-remote-code"
+                f"only with --trust-remote-code (in Python, trust_remote_code=True)"
             )
         raise ModelError(f"model_type {model_type!r} {what}{'; near: ' + ', '.join(near) if near else ''}")
     try:

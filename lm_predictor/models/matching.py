@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 
 from ..records.files import model_id, model_paths
+from ..formula.language import parse
 from .attributes import flat
 from .settings import bookkeeping, config_value, essence, setting
 from .validation import ModelError, check_numbers
@@ -37,11 +38,26 @@ def _null(config: dict, names: list) -> bool:
     return config_value(config, names) is None and any(n in config for n in names)
 
 
+def _computed(config: dict, about: dict) -> int | None:
+    "What the class of a config computes of its other entries for a symbol; None where it takes what is given"
+    rule = about.get("computed")
+    if not rule or not rule["always"] and config_value(config, about["names"]) is not None:
+        return None
+    entries = {name: config_value(config, [name], default) for name, default in rule["defaults"].items()}
+    if None in entries.values():
+        return None
+    for name, value in entries.items():
+        if type(value) is not int:
+            raise ModelError(f"config: {name} must be a positive integer, got {value!r}")
+    return parse(rule["formula"]).evaluate(entries)
+
+# %% ../../nbs/models/06_matching.ipynb #7973d34a
 def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
     "The numbers of a config for the symbols of a record; raises ModelError on what is missing or contradictory"
     values, config = {}, spelt(record, config)
     for symbol, about in record.symbols.items():
         value = config_value(config, about["names"], about["default"])
+        computed = _computed(config, about)
         if symbol == "num_kv_heads" and (value is None or _null(config, about["names"])):
             value = config_value(config, record.symbols["num_heads"]["names"], record.symbols["num_heads"]["default"])
         given = config_value(config, about["names"])
@@ -52,6 +68,8 @@ def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
             )
             check_numbers({"hidden_size": width, "num_attention_heads": heads})
             value = width // heads
+        elif computed is not None:
+            value = computed
         elif symbol not in ("num_kv_heads", "tie_word_embeddings") and _null(config, about["names"]):
             raise ModelError(f"config: {about['names'][-1]} must be a positive integer, got null")
         if symbol == "tie_word_embeddings":
@@ -151,7 +169,8 @@ def unknown_names(record: ModelRecord, config: dict) -> list[str]:
     Raises ModelError where one is near to an entry that the class knows and the config does not give.
     """
     known = {*record.keys, *record.aliases, *record.aliases.values(), *record.settings, *_COMMON}
-    known |= {n for about in record.symbols.values() for n in about["names"]}
+    for about in record.symbols.values():
+        known |= {*about["names"], *about.get("computed", {}).get("defaults", ())}
     if not record.keys:  # a record of before they were noted
         return []
     given = flat(config)
@@ -172,7 +191,7 @@ def left_to_class(record: ModelRecord, config: dict) -> dict[str, int]:
     return {
         symbol: values[symbol]
         for symbol, about in record.symbols.items()
-        if symbol not in derived and about["default"] is not None and
+        if symbol not in derived and about["default"] is not None and "computed" not in about and
         config_value(given, about["names"]) is None
     }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .hub import known_names, presets
+from .hub import known_names, preset
 from .quantization import read_quantization
 
 # %% auto #0
@@ -68,24 +68,24 @@ def _stem(words: list[str]) -> tuple[str, ...]:
 def variant(model: str) -> Variant | None:
     "The preset whose name differs from a model's only in how it was trained and quantized; None without one"
     words = _words(model)
-    found = {preset for name, preset in known_names().items() if _stem(_words(name)) == _stem(words)}
+    found = {known for name, known in known_names().items() if _stem(_words(name)) == _stem(words)}
     quantization = form(words)
     if len(found) != 1 or quantization is None:
         return None
-    preset = found.pop()
-    config = presets()[preset]["config"]
-    note = f"{model} is no preset: these are the sizes of {preset}, whose name differs only in"
+    name = found.pop()
+    config = preset(name)["config"]
+    note = f"{model} is no preset: these are the sizes of {name}, whose name differs only in"
     if not quantization:
-        return Variant(preset, config, f"{note} how it was trained; its own config.json was not compared")
+        return Variant(name, config, f"{note} how it was trained; its own config.json was not compared")
     config = config | {"quantization_config": quantization}
     stored = "; ".join(f.name for _, f in read_quantization(config).formats)
     usual = f"{quantization['quant_method']} in its usual form ({stored})"
-    return Variant(preset, config, f"{note} its suffixes, with {usual}; its own config.json was not compared")
+    return Variant(name, config, f"{note} its suffixes, with {usual}; its own config.json was not compared")
 
 # %% ../../nbs/models/09_variants.ipynb #5a92b9f1
-def published_quantized(preset: str) -> str:
+def published_quantized(name: str) -> str:
     "What must be said of a preset whose own checkpoint is quantized; empty for others"
-    word = presets().get(preset, {}).get("published_quantization", "")
+    word = preset(name).get("published_quantization", "")
     if not word:
         return ""
-    return f"the published checkpoint is quantized, these are figures of 16-bit weights; {preset}-{word} has its own"
+    return f"the published checkpoint is quantized, these are figures of 16-bit weights; {name}-{word} has its own"

@@ -5,13 +5,15 @@
 # %% ../../nbs/obtain/04_analyze.ipynb #a9f4e00d
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 
 from ..cost.heads import extra_heads
-from ..models.hub import also_here, presets
+from ..models.hub import also_here, is_preset
 from ..models.loading import load_config
 from ..models.matching import left_to_class, symbol_values, unknown_names
+from ..models.parts import language_part
 from ..models.quantization import read_quantization
 from ..models.remote_code import own_code
 from ..models.validation import ModelError, UnknownModel, check_numbers
@@ -21,6 +23,7 @@ from .record import NoFunctions
 from ..records.database import Database
 from ..records.model import ModelRecord
 from ..records.status import untrusted
+from ..timing.module_cost import ModuleCost
 from ..timing.prediction import ModelCost
 
 # %% auto #0
@@ -31,7 +34,7 @@ def _unread(config: dict, record: ModelRecord):
     "What of a config was left aside, and what its class filled in, in sentences"
     strange, silent = unknown_names(record, config), left_to_class(record, config)
     plain = {name: value for name, value in config.items() if name != "quantization_config"}
-    if (strange or silent) and any(p["config"] == plain for p in presets().values()):
+    if (strange or silent) and is_preset(plain):
         strange, silent = [], {}  # these were looked at when they were taken up
     if strange:
         names = ", ".join(strange)
@@ -88,27 +91,32 @@ def _or_error(fast: Callable[[], Found], refused: ModelError) -> Found:
     except ModelError:
         raise refused from None
 
-# %% ../../nbs/obtain/04_analyze.ipynb #4d47c7c5
-def analyze(
-    model: str | dict,
-    db: Database | None = None,
-    progress=None,
-    trust_remote_code: bool = False,
-    trace: bool = True
-) -> ModelCost:
-    """The cost of a model: a preset, a Hugging Face id, the path of a config.json, or a config dictionary.
+# %% ../../nbs/obtain/04_analyze.ipynb #f26d8e8b
+def _is_module(model) -> bool:
+    "Whether something is a torch.nn.Module, or a class of them; imports nothing"
+    torch = sys.modules.get("torch")
+    kinds = (torch.nn.Module,) if torch else ()
+    return isinstance(model, kinds) or isinstance(model, type) and issubclass(model, kinds)
 
-    Uses the stored record of its kind; a kind that has none is traced from source when torch and transformers are
-    there, unless `trace` is False: then it raises ModelError. So is, once it is asked for, the record with the
-    accelerated functions of its source. `trust_remote_code` runs the modeling code that a config
-    names in its `auto_map`; without it, only transformers' own is.
-    """
+
+def _database(model, example_inputs, db: Database | None, symbolic: dict | None) -> Database:
+    "The records that answer a model; raises ModelError where it is asked for as a module is"
+    if isinstance(example_inputs, Database):
+        return example_inputs
+    if example_inputs is not None or symbolic is not None:
+        raise ModelError(f"example_inputs and symbolic are for a torch.nn.Module, got {str(model)[:60]!r}")
+    return db or Database()
+
+# %% ../../nbs/obtain/04_analyze.ipynb #4d47c7c5
+def _of_model(model: str | dict, db: Database, progress, trust_remote_code: bool, trace: bool) -> ModelCost:
+    "The cost of a model with a config; arguments as of `analyze`"
     name, config, here = _named(model, trust_remote_code)
     if not isinstance(config.get("model_type"), str):
         raise ModelError("config has no model_type; a config of transformers names one, such as \"llama\"")
     check_numbers(config)
+    config, part = language_part(config)
+    here = "; ".join(filter(None, (here, part)))
     read_quantization(config)  # one that is not known is refused before anything is traced
-    db = db or Database()
     cost = lambda found, accelerated=str: _cost(name, config, found, db, here, accelerated)
     fast = lambda: find(config, db, progress, trace, accelerated=True)
     try:
@@ -116,3 +124,28 @@ def analyze(
     except ModelError as refused:
         return cost(_or_error(fast, refused))
     return cost(found, partial(_accelerated, found.record, lambda: cost(fast())))
+
+# %% ../../nbs/obtain/04_analyze.ipynb #14e6dd1d
+def analyze(
+    model,  # str, dict or torch.nn.Module
+    example_inputs=None,  # of a module; for a model a Database of records may stand here
+    progress=None,
+    trust_remote_code: bool = False,
+    trace: bool = True,
+    *,
+    db: Database | None = None,  # the records to look among; those that ship and the user's own, if not given
+    symbolic: dict | None = None  # of a module: name of a size -> the dimensions of its inputs that have it
+) -> ModelCost | ModuleCost:
+    """The cost of a model: a preset, a Hugging Face id, the path of a config.json, or a config dictionary.
+
+    Uses the stored record of its kind; a kind that has none is traced from source when torch and transformers are
+    there, unless `trace` is False: then it raises ModelError. So is, once it is asked for, the record with the
+    accelerated functions of its source. `trust_remote_code` runs the modeling code that a config
+    names in its `auto_map`; without it, only transformers' own is.
+
+    Of a torch.nn.Module, with the inputs of one call: the cost of that, see `obtain.module`.
+    """
+    if _is_module(model):
+        from lm_predictor.obtain.module import analyze_module
+        return analyze_module(model, example_inputs, symbolic)
+    return _of_model(model, _database(model, example_inputs, db, symbolic), progress, trust_remote_code, trace)

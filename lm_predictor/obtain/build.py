@@ -8,16 +8,22 @@ from __future__ import annotations
 import contextlib
 import difflib
 import gc
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..records.database import Database, shipped_directory
+from ..records.executors import completed
 from ..records.files import read_json
 from ..models.validation import ModelError
 from .store import as_json, store, withdraw
@@ -28,7 +34,7 @@ from .record import traced
 
 # %% auto #0
 __all__ = ['PRELOADED', 'FEW', 'Item', 'type_config', 'model_types', 'build_items', 'Outcome', 'Running', 'current_record',
-           'whole_record', 'landed', 'interrupts', 'build', 'forget']
+           'whole_record', 'landed', 'traced_apart', 'interrupts', 'build', 'forget']
 
 # %% ../../nbs/obtain/05_build.ipynb #99470c4c
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ PRELOADED = [
     "torch.export._trace", "torch.utils.flop_counter", "networkx", "jsonschema"
 ]
 FEW = 3  # items for which a trace beforehand does not pay
+_FIXED = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}  # in every process that traces
 
 
 def _processes(count: int = 1):
@@ -91,37 +98,40 @@ def _processes(count: int = 1):
     from multiprocessing.forkserver import ensure_running
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOADED, *(["lm_predictor.obtain.preload"] if count > FEW else [])])
-    fixed, before = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}, dict(os.environ)
+    before = dict(os.environ)
     main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # Ctrl-C is for this process alone
     try:
-        os.environ.update(fixed)
+        os.environ.update(_FIXED)
         ensure_running()
     finally:
         if main:
             signal.signal(signal.SIGINT, handler)
-        for name in fixed:
+        for name in _FIXED:
             os.environ.pop(name) if name not in before else os.environ.update({name: before[name]})
     return context
 
 # %% ../../nbs/obtain/05_build.ipynb #4ed1c92a
+def _result(config: dict) -> list | str:
+    "The records of a config as JSON, those with accelerated functions as well, or the reason why there are none"
+    try:
+        record, classes = traced(config)
+        accelerated = [as_json(*traced(config, accelerated=True))] if runs_functions(record) else []
+        return [as_json(record, classes), *accelerated]
+    except ModelError as e:
+        return str(e)
+    except Exception as e:  # a bug: it must not take the other models along
+        return f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
+
+
 def _work(connection, config: dict) -> None:
-    "Trace a config and send its records, or the reason why there are none"
+    "Trace a config and send what it gives"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-    try:
-        record, classes = traced(config)
-        result = [as_json(record, classes)]
-        if runs_functions(record):
-            result.append(as_json(*traced(config, accelerated=True)))
-    except ModelError as e:
-        result = str(e)
-    except Exception as e:  # a bug: it must not take the other models along
-        result = f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
-    connection.send(result)
+    connection.send(_result(config))
     connection.close()
 
 # %% ../../nbs/obtain/05_build.ipynb #967ed4d8
@@ -228,6 +238,67 @@ def _killed(running: dict):
         for r in running.values():
             r.process.kill()
 
+# %% ../../nbs/obtain/05_build.ipynb #d873358c
+def _answer() -> None:
+    "In a process of its own: trace the config in the first line of stdin, and write what it gives to stdout"
+    out, sys.stdout = sys.stdout, sys.stderr
+    config = json.loads(sys.stdin.readline())
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+    json.dump(_result(config), out)
+    out.flush()
+    os._exit(0)
+
+
+def traced_apart(item: Item, timeout: float = 600) -> list | str:
+    "The records of an item as JSON, or the reason why there are none; traced in a process of its own"
+    code = "import sys; sys.path[:0] = sys.argv[1:]; from lm_predictor.obtain.build import _answer; _answer()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(shipped_directory().parents[1])], text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **_FIXED}
+    )
+    line, child.stdin = child.stdin, None  # which stays open until the end
+    with line, child:
+        line.write(f"{json.dumps(item.config)}\n")
+        line.flush()
+        try:
+            out, err = child.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return f"not done after {timeout:g} s (--timeout)"
+    if child.returncode:
+        why = err.strip().rpartition("\n")[2] or "was the memory full?"
+        return f"its process ended without a result (exit {child.returncode}; {why})"
+    return json.loads(out)
+
+# %% ../../nbs/obtain/05_build.ipynb #9372e2b2
+def _rounds(items: list[Item], directory: Path):
+    "(items to trace, items that have a record) again and again, of each kind at most one to trace"
+    waiting = {}
+    for item in items:
+        waiting.setdefault(item.kind, []).append(item)
+    while any(waiting.values()):
+        todo, kept = [], []
+        for queue in waiting.values():
+            while queue and (record := whole_record(queue[0].config, directory)):
+                kept.append(Outcome(queue.pop(0).name, "kept", record.id))
+            todo += [queue.pop(0)] if queue else []
+        yield todo, kept
+
+
+def _build_elsewhere(items: list[Item], directory: Path, timeout: float, progress, executor: Executor) -> list[Outcome]:
+    "`build` by the workers of an executor"
+    outcomes, packages = [], ("lm-predictor", "torch", "transformers")
+    for todo, kept in _rounds(items, directory):
+        outcomes, left, start = [*outcomes, *kept], {i.name: i for i in todo}, time.monotonic()
+        progress(outcomes, list(left))
+        for item, result in completed(executor, partial(traced_apart, timeout=timeout), todo, packages, ahead=1000):
+            with interrupts() as look:
+                outcomes.append(Outcome(item.name, *landed(item, result, directory), time.monotonic() - start))
+                look()
+            del left[item.name]
+            progress(outcomes, list(left))
+    return outcomes
+
 # %% ../../nbs/obtain/05_build.ipynb #8365bb7b
 @contextlib.contextmanager
 def interrupts(then=None):
@@ -257,12 +328,8 @@ def interrupts(then=None):
             signal.signal(signal.SIGINT, before)
 
 # %% ../../nbs/obtain/05_build.ipynb #13154334
-def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 600, progress=None) -> list[Outcome]:
-    """Have records of all items in a directory; gives what became of each, in the order of finishing.
-
-    At most `jobs` processes at once, each for at most `timeout` seconds. progress: called with the outcomes so far and
-    the names of what is being traced, whenever either changes. Interrupted, it leaves what is finished in place.
-    """
+def _build_here(items: list[Item], directory: Path, jobs: int, timeout: float, progress) -> list[Outcome]:
+    "`build` by processes of this machine"
     waiting, running, outcomes, context = {}, {}, [], None
     for item in items:
         waiting.setdefault(item.kind, []).append(item)
@@ -282,9 +349,24 @@ def build(items: list[Item], directory: Path, jobs: int = 1, timeout: float = 60
                     running[connection] = trace
             else:
                 outcomes += [_finish(c, running.pop(c), directory, timeout) for c in _ready(running, timeout, look)]
-            if progress:
-                progress(outcomes, [r.item.name for r in running.values()])
+            progress(outcomes, [r.item.name for r in running.values()])
     return outcomes
+
+# %% ../../nbs/obtain/05_build.ipynb #0ad4c437
+def build(
+    items: list[Item], directory: Path, jobs: int = 1, timeout: float = 600, progress=None,
+    executor: Executor | None = None
+) -> list[Outcome]:
+    """Have records of all items in a directory; gives what became of each, in the order of finishing.
+
+    At most `jobs` processes at once, or the workers of an executor, each for at most `timeout` seconds. progress:
+    called with the outcomes so far and the names of what is being traced, whenever either changes. Interrupted, it
+    leaves what is finished in place. Raises WorkerError where the workers of an executor cannot trace.
+    """
+    told = progress or (lambda outcomes, names: None)
+    if executor is not None:
+        return _build_elsewhere(items, directory, timeout, told, executor)
+    return _build_here(items, directory, jobs, timeout, told)
 
 # %% ../../nbs/obtain/05_build.ipynb #f82e3f46
 def forget(items: list[Item], directory: Path) -> None:

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 
-from ..models.hub import presets, quiet
+from ..models.hub import is_preset, quiet
 from ..models.loading import full_config
 from ..models.matching import fits, symbol_values
 from ..models.validation import ModelError
@@ -67,9 +66,10 @@ def confirmed(record: ModelRecord, config: dict, db: Database) -> str:
     if not can_trace():
         return ""
     bare = {k: v for k, v in config.items() if k not in ("custom_code", "quantization_config")}
-    if any(p["config"] == bare for p in presets().values()):
+    if is_preset(bare):
         return ""
-    versions = map(importlib.metadata.version, ("transformers", "torch"))
+    from importlib.metadata import version
+    versions = map(version, ("transformers", "torch"))
     asked = [config, record.id, record.settings, str(record.parameters), *versions]
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:16]
     file = db.overlay / "confirmed.json"

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..cost.functions import RULES
 from ..formula.tree import FormulaError
 from ..models.matching import fits, outdated, stored_records
+from ..models.parts import unknown_type
 from ..models.validation import ModelError, NeedsTrace
 from .confirm import can_trace, confirmed
 from .record import traced
@@ -72,6 +73,8 @@ def find(config: dict, db: Database, progress=None, trace: bool = True, accelera
     model_type, search = config["model_type"], _stored(config, db, trace and can_trace(), accelerated)
     if search.found:
         return search.found
+    if not (can_trace() or config.get("custom_code")) and (unknown := unknown_type(model_type)):
+        raise NeedsTrace(unknown)
     if not trace:
         raise NeedsTrace(
             f"{model_type}: no stored record {'with accelerated functions ' * accelerated}fits this config"

@@ -150,11 +150,14 @@ def no_integer_to_blame(attempts: list) -> bool:
 def rung_below(attempts: list, everything: frozenset):
     "The Rung to try after some attempts, None at the foot of the ladder; everything: all integers of the config"
     from lm_predictor.tracing.sampled import EVERY_LAYER, RUNS
-    from lm_predictor.tracing.symbolic import below_on_symbols
+    from lm_predictor.tracing.symbolic import UNFOLDED, below_on_symbols, unfolded_rung
     last = attempts[-1].rung
-    if last in (RUNS, EVERY_LAYER):
-        return EVERY_LAYER if last == RUNS else None
-    return below_on_symbols(attempts, everything) or (EVERY_LAYER if no_integer_to_blame(attempts) else RUNS)
+    if last in (RUNS, EVERY_LAYER) or last.name == UNFOLDED:
+        return None if last == EVERY_LAYER else EVERY_LAYER
+    if below := below_on_symbols(attempts, everything):
+        return below
+    ran = [a.rung.concrete for a in attempts if a.trace is not None]
+    return unfolded_rung(ran[0]) if no_integer_to_blame(attempts) else RUNS
 
 # %% ../../nbs/obtain/00_ladder.ipynb #8c61e0b3
 def attempts_of(config, progress=None, cases=None) -> list:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from dataclasses import replace
 
 from ..records.files import model_path
@@ -14,7 +15,8 @@ from ..models.attributes import flat
 from ..models.hub import quiet
 from ..models.loading import full_config
 from ..models.matching import fits, note_given, symbol_values
-from ..models.settings import config_value
+from ..formula.language import parse
+from ..models.settings import bookkeeping, config_value
 from ..models.remote_code import TRACE_EXTRA, missing_package, where_raised
 from ..models.validation import ModelError, NeedsTrace
 from ..records.database import Database, read_json
@@ -22,7 +24,8 @@ from ..records.model import ModelRecord, record_from_json, record_to_json
 from ..records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['note_parts', 'untraceable', 'fit_own_config', 'NoFunctions', 'with_functions', 'traced', 'verification']
+__all__ = ['note_parts', 'note_computed', 'untraceable', 'fit_own_config', 'NoFunctions', 'with_functions', 'traced',
+           'verification']
 
 # %% ../../nbs/obtain/01_record.ipynb #72a80861
 def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
@@ -48,6 +51,60 @@ def _with_part(about: dict, config: dict, whole: dict) -> dict:
         if config_value(flat(other), names) == 2 * value:
             return {**about, "names": [*names, f"{part}.{key}"]}
     return about
+
+# %% ../../nbs/obtain/01_record.ipynb #26545484
+def _rule_of(value: int, entries: dict, made) -> str:
+    "The product of two entries, or the multiple of one and a constant, that a class makes; empty for another rule"
+    if len(entries) == 1:
+        [(name, n)] = entries.items()
+        slope, rest = divmod(made(**{name: 2 * n}) - value, n)
+        constant = value - slope * n
+        text = f"{slope}*{name}" if slope != 1 else name
+        text += f" {'+' if constant > 0 else '-'} {abs(constant)}" * bool(constant)
+        rule = "" if rest else text
+    else:
+        rule = "*".join(sorted(entries)) if len(entries) == 2 and math.prod(entries.values()) == value else ""
+    other = {name: (3 + 2 * i) * n for i, (name, n) in enumerate(entries.items())}
+    return rule if rule and made(**other) == parse(rule).evaluate(other) else ""
+
+# %% ../../nbs/obtain/01_record.ipynb #c457e609
+def _computed_of(about: dict, config: dict, aliases: dict) -> dict:
+    "How a class computes one number of other entries of a config; empty where it does not"
+    names = about["names"]
+    spelt = {aliases.get(k, k): v for k, v in config.items()}
+    rest = {k: v for k, v in spelt.items() if k not in names}
+
+    def made(**changes) -> int | None:
+        "What the class makes of the number where entries are others; None where it refuses them"
+        with contextlib.suppress(Exception):  # a config class refuses in many ways
+            return config_value(flat(full_config({**rest, **changes}).to_dict()), names)
+
+    value = made()
+    if type(value) is not int:
+        return {}
+    whole = {**flat(full_config(rest).to_dict()), **flat(rest)}
+    entries = {k: v for k, v in whole.items() if type(v) is int and v > 0 and not bookkeeping(k)}
+    others = {k: v for k, v in entries.items() if k not in names and k not in aliases}
+    sources = {k: v for k, v in others.items() if made(**{k: 2 * v}) not in (None, value)}
+    rule = _rule_of(value, sources, made)
+    usual = flat(full_config({"model_type": config["model_type"]}).to_dict()) if rule else {}
+    defaults = {k: n if type(n := usual.get(k)) is int else None for k in sources}
+    return {"formula": rule, "defaults": defaults, "always": made(**{names[-1]: value + 64}) == value} if rule else {}
+
+# %% ../../nbs/obtain/01_record.ipynb #cab139d3
+_OWN_RULES = {"head_dim", "num_kv_heads", "tie_word_embeddings", "num_layers"}  # of symbol_values
+
+
+def note_computed(record: ModelRecord, config: dict) -> ModelRecord:
+    """A copy of a record whose symbols know from which other entries of a config its class computes them, and how.
+
+    config: as given.
+    """
+    symbols = dict(record.symbols)
+    for symbol in symbols.keys() - _OWN_RULES:
+        if rule := _computed_of(symbols[symbol], config, record.aliases):
+            symbols[symbol] = {**symbols[symbol], "computed": rule}
+    return replace(record, symbols=symbols)
 
 # %% ../../nbs/obtain/01_record.ipynb #df5b5760
 def untraceable(error: Exception, config: dict) -> str:
@@ -80,7 +137,7 @@ def fit_own_config(
     if full.model_type != model_type:  # of GPT-SW3, whose config class is GPT-2's
         digest = record.id.removeprefix(full.model_type)
         record = replace(record, id=f"{model_type}{digest}", model_type=model_type)
-    record = note_given(note_parts(record, config, whole), config, whole)
+    record = note_given(note_computed(note_parts(record, config, whole), config), config, whole)
     misfit = fits(record, whole) or fits(record, config)
     if not misfit and symbol_values(record, config) != symbol_values(record, whole):
         misfit = "its class reads other sizes from it than it states"

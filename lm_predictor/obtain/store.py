@@ -15,7 +15,7 @@ from ..records.analysis import (
     Analysis, analysis_from_json, analysis_to_json, check_schema, name_record)
 from ..records.database import (
     Database, canonical_variants, merged, models_of, proof_of_all, read_analysis)
-from ..records.files import DatabaseError, locked, model_path, read_json, write_json
+from ..records.files import DatabaseError, class_path, class_paths, locked, model_path, read_json, write_json
 from ..records.model import ModelRecord, record_to_json
 
 # %% auto #0
@@ -78,7 +78,7 @@ def store(record: dict, classes: dict, directory: Path) -> None:
             else _dated(record["verification"], before.get("verification", {}))
         )
         for name, data in classes.items():
-            file = directory / f"{name}.json"
+            file = class_path(directory, name)
             if not file.exists():
                 write_json(file, {**data, "verification": proof})
                 continue
@@ -93,7 +93,7 @@ def store(record: dict, classes: dict, directory: Path) -> None:
 # %% ../../nbs/obtain/02_store.ipynb #7c754144
 def store_class(analysis: Analysis, db: Database) -> Path:
     "Add the analysis of a class that was traced by itself to the user's own record of it; gives the file"
-    path, name = db.overlay / f"{analysis.class_name}.json", analysis.class_name
+    path, name = class_path(db.overlay, analysis.class_name), analysis.class_name
     with locked(db.overlay):
         if path.exists():
             analysis = merged(read_analysis(path), analysis)
@@ -112,19 +112,23 @@ def _without(path: Path, ids: set[str]) -> None:
     if not left:
         path.unlink()
         return
-    doubted = [m for m in analysis.verification.get("doubted", ()) if m not in ids]
-    proof = analysis.verification | ({"doubted": doubted} if "doubted" in analysis.verification else {})
+    proof = dict(analysis.verification)
+    if doubted := proof.pop("doubted", ()):  # the others vouch for it
+        left_in_doubt = [m for m in doubted if m not in ids]
+        proof |= {"doubted": left_in_doubt} if left_in_doubt else {"status": "verified"}
     naming = analysis.naming or name_record(analysis.class_name)
-    left = canonical_variants(left)
-    write_json(path, analysis_to_json(replace(analysis, variants=left, verification=proof, naming=naming)))
+    left = canonical_variants(left, analysis.class_name)
+    used = frozenset().union(*(v.names() for v in left))
+    parameters = tuple(p for p in analysis.parameters if p.name in used)
+    analysis = replace(analysis, variants=left, parameters=parameters, verification=proof, naming=naming)
+    write_json(path, analysis_to_json(analysis))
 
 
 def withdraw(ids: set[str], directory: Path) -> None:
     "Take the records of models (by id) out of a directory, with their variants of every class"
     with locked(directory):
-        for path in sorted(directory.glob("*.json")) if ids else ():
-            if "." in path.stem:
-                with contextlib.suppress(DatabaseError):  # a broken file has no variants
-                    _without(path, ids)
+        for path in class_paths(directory) if ids else ():
+            with contextlib.suppress(DatabaseError):  # a broken file has no variants
+                _without(path, ids)
         for model in ids:
             model_path(directory, model).unlink(missing_ok=True)

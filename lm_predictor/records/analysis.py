@@ -173,6 +173,7 @@ class Kernel:
     when: tuple[Condition, ...] = ()
     operators: tuple[Operator, ...] = ()
     sub_kernels: tuple[Kernel, ...] = ()
+    called: str = ""  # of an expanded call: the class
 
     def runs(self, case: str, values: dict) -> bool:
         "Whether it is executed in a case at these numbers"

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib.resources
 import json
 import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import lm_predictor
 from ..formula.tree import FormulaError
 from .analysis import (
     _WORKLOAD, Analysis, SchemaError, Variant, analysis_from_json, analysis_to_json, name_record)
-from .files import DatabaseError, dumps, model_path, read_json, write_json
+from .files import (
+    DatabaseError, class_id, class_path, class_paths, dumps, model_path, read_json, write_json)
 from .source import SourceState, remedy, source_state
 
 # %% auto #0
@@ -39,13 +40,14 @@ def overlay_directory() -> Path:
 # %% ../../nbs/records/06_database.ipynb #76923cb3
 def shipped_directory() -> Path:
     "Where the records that ship with the package are"
-    return Path(str(importlib.resources.files("lm_predictor"))) / "module_db"
+    return Path(lm_predictor.__file__).parent / "module_db"
 
 # %% ../../nbs/records/06_database.ipynb #57cdc99f
-def canonical_variants(rows: list) -> tuple[Variant, ...]:
-    """Variants with equal kernels made one, in an order that depends only on what they are.
+def canonical_variants(rows: list, class_name: str = "") -> tuple[Variant, ...]:
+    """Variants of a class with equal kernels made one, in an order that depends only on what they are.
 
-    Those of no model come first, those with accelerated functions last.
+    Those of no model come first, then those of the model type that the class is of (InternLM3 runs classes of Llama),
+    and those with accelerated functions last.
     """
     shared = {}
     for v in rows:
@@ -55,7 +57,10 @@ def canonical_variants(rows: list) -> tuple[Variant, ...]:
         common = set(same[0].assumptions).intersection(*(v.assumptions for v in same))
         assumptions = same[0].assumptions if len(same) == 1 else tuple(sorted(common))
         variants.append(Variant(kernels, tuple(sorted({m for v in same for m in v.models})), assumptions))
-    return tuple(sorted(variants, key=lambda v: (v.accelerated, bool(v.models), -len(v.models), v.models)))
+    home = re.match(r"transformers\.models\.(\w+)\.", class_name)
+    own = (f"{home[1]}-", f"{home[1]}_") if home else ()  # gemma3-..., gemma3_text-...
+    others = lambda v: not any(m.startswith(own) for m in v.models)
+    return tuple(sorted(variants, key=lambda v: (v.accelerated, bool(v.models), others(v), -len(v.models), v.models)))
 
 # %% ../../nbs/records/06_database.ipynb #d842e9b1
 def doubted(proof: dict, models) -> set[str]:
@@ -108,7 +113,7 @@ def merged(old: Analysis, new: Analysis) -> Analysis:
     rows = [replace(v, models=tuple(m for m in v.models if m not in told)) for v in old.variants if v.models]
     rows = [*(v for v in rows if v.models), *new.variants]
     rows += [v for v in old.variants if not v.models and all(n.models for n in new.variants)]
-    variants, parameters = canonical_variants(rows), {}
+    variants, parameters = canonical_variants(rows, new.class_name), {}
     used = frozenset().union(*(v.names() for v in variants))
     for p in sorted((*old.parameters, *new.parameters), key=lambda p: str(vars(p))):
         if p.name in used:
@@ -145,7 +150,7 @@ def read_analysis(
         raise DatabaseError(f"{e}; restore or delete it") from None
     except RecursionError:
         raise DatabaseError(f"{path} is nested too deep; restore or delete it") from None
-    if analysis.class_name != path.stem:
+    if analysis.class_name != class_id(path):
         raise DatabaseError(
             f"{path}: $.class_name: is {analysis.class_name}, not the class of the file name; restore or delete it"
         )
@@ -159,7 +164,7 @@ def _changed(path: Path) -> bool:
     "Whether the installed source is another one than that of the class's record in a file; a broken one is changed"
     try:
         source = read_json(path).get("source")
-        return source_state(path.stem, source) is SourceState.CHANGED
+        return source_state(class_id(path), source) is SourceState.CHANGED
     except (DatabaseError, AttributeError, KeyError, TypeError):
         return True
 
@@ -175,7 +180,7 @@ def _classes_of(path: Path) -> list[str]:
 def _model_changed(path: Path) -> bool:
     "Whether the installed source is another one than that of a model's record in a file"
     classes = _classes_of(path)
-    return not classes or any(_changed(path.parent.parent / f"{name}.json") for name in classes)
+    return not classes or any(_changed(class_path(path.parent.parent, name)) for name in classes)
 
 # %% ../../nbs/records/06_database.ipynb #87dbf827
 _OWN_CODE = re.compile(r"(?<=\.code_)[0-9a-f]{12}(?=\.)")  # the digest of a model's own code, in the name of its module
@@ -212,19 +217,22 @@ class Database:
         "Where the agent's records are, with their documents (.md) and journals (.jsonl)"
         return self.overlay / "agent"
 
-    def _home(self, name: str, changed) -> Path | None:
-        "The directory of the file that counts where both have one; changed: whether that of a file is outdated"
-        there = [d for d in dict.fromkeys((self.shipped, self.overlay)) if (d / name).exists()]
+    def _home(self, name: str, file, changed) -> Path | None:
+        """The directory of the file that counts where both have one.
+
+        file: gives the file of that name in a directory; changed: whether that of a file is outdated.
+        """
+        there = [d for d in dict.fromkeys((self.shipped, self.overlay)) if file(d, name).exists()]
         if len(there) < 2:
             return next(iter(there), None)
         if name not in self._homes:
-            newer = changed(self.shipped / name) and not changed(self.overlay / name)
+            newer = changed(file(self.shipped, name)) and not changed(file(self.overlay, name))
             self._homes[name] = self.overlay if newer else self.shipped
         return self._homes[name]
 
     def home(self, model: str) -> Path | None:
         "The directory that a model's record and its classes come from, given the record's id; None without a record"
-        return self._home(str(model_path(Path(), model)), _model_changed) if model else None
+        return self._home(model, model_path, _model_changed) if model else None
 
     def path(self, class_name: str, by: str = "", model: str = "") -> Path | None:
         """The file of a class in a model, given the id of its record, or by itself; None when there is none.
@@ -235,26 +243,18 @@ class Database:
             raise DatabaseError(
                 f"{class_name!r} is not a fully qualified class name such as torch.nn.modules.linear.Linear"
             )
-        name = f"{class_name}.json"
-        agent = self.agent_directory / name
+        agent = class_path(self.agent_directory, class_name)
         if by == "agent":
             return agent if agent.exists() else None
         home = self.home(model)
-        if home is None or not (home / name).exists():
-            home = self._home(name, _changed)
-        return home / name if home else agent if agent.exists() else None
+        if home is None or not class_path(home, class_name).exists():
+            home = self._home(class_name, class_path, _changed)
+        return class_path(home, class_name) if home else agent if agent.exists() else None
 
     def names(self) -> list[str]:
         "Every class that has a record, sorted"
-        return sorted(
-            {
-                p.stem
-                for d in (self.overlay, self.shipped, self.agent_directory)
-                if d.is_dir()
-                for p in d.glob("*.json")
-                if _NAME.fullmatch(p.stem)
-            }
-        )
+        places = (self.overlay, self.shipped, self.agent_directory)
+        return sorted({n for d in places if d.is_dir() for n in map(class_id, class_paths(d)) if _NAME.fullmatch(n)})
 
     def resolve(self, name: str) -> str:
         """The fully qualified name of a class given in full, by a public path (torch.nn.Linear) or by its last part.
@@ -308,15 +308,16 @@ class Database:
     def reread(self, class_names) -> None:
         "Look at the files of these classes again when they are next asked for, and at where models are at home"
         self._homes.clear()
-        for path in [p for p in self._loaded if p.stem in class_names]:
+        for path in [p for p in self._loaded if class_id(p) in class_names]:
             self._loaded.pop(path, None)
 
     def _naming(self, analysis: Analysis, path: Path) -> dict:
         "Names chosen by whoever stores it, else those of the record that is there, else decided now"
-        usual, name = name_record(analysis.class_name), path.name
+        usual, name = name_record(analysis.class_name), analysis.class_name
         if analysis.naming not in (None, usual):
             return analysis.naming
-        for place in dict.fromkeys((path, *(d / name for d in (self.overlay, self.shipped, self.agent_directory)))):
+        places = (self.overlay, self.shipped, self.agent_directory)
+        for place in dict.fromkeys((path, *(class_path(d, name) for d in places))):
             with contextlib.suppress(DatabaseError):  # a broken record is replaced
                 stored = read_json(place) if place.is_file() else None
                 if isinstance(stored, dict) and stored.get("naming"):
@@ -325,7 +326,7 @@ class Database:
 
     def put(self, analysis: Analysis, directory: Path | None = None) -> Path:
         "Store an analysis, checked first, in the overlay or the given directory; names of generated code stay"
-        path = Path(directory or self.overlay) / f"{analysis.class_name}.json"
+        path = class_path(Path(directory or self.overlay), analysis.class_name)
         data = analysis_to_json(replace(analysis, naming=self._naming(analysis, path)))
         analysis_from_json(data, analysis.class_name)
         write_json(path, data)

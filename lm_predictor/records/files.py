@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gzip
 import io
 import json
 import os
@@ -19,7 +18,8 @@ from pathlib import Path
 
 # %% auto #0
 __all__ = ['MOST', 'PATIENCE', 'dumps', 'check_regular', 'read_text', 'write_bytes', 'write_text', 'write_json', 'DatabaseError',
-           'read_json', 'check_writable', 'sweep', 'held', 'locked', 'model_path', 'model_paths', 'model_id']
+           'read_json', 'check_writable', 'sweep', 'held', 'locked', 'model_path', 'model_paths', 'model_id',
+           'class_path', 'class_paths', 'class_id']
 
 # %% ../../nbs/records/04_files.ipynb #e677aba3
 def dumps(data: object) -> str:
@@ -101,6 +101,7 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, data: object) -> None:
     "Write JSON atomically, as the database writes it: a path that ends in .gz compressed, without spaces"
     if Path(path).suffix == ".gz":
+        import gzip
         text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
         write_bytes(path, gzip.compress(text.encode(), mtime=0))
     else:
@@ -233,3 +234,20 @@ def model_paths(directory: Path, pattern: str = "*") -> list[Path]:
 def model_id(path: Path) -> str:
     "The id of the model record in a file"
     return path.name.removesuffix(_PACKED)
+
+
+def class_path(directory: Path, name: str) -> Path:
+    "The file of a class's record in a database's directory: text, or packed where only that is there"
+    text, packed = directory / f"{name}.json", directory / f"{name}{_PACKED}"
+    return packed if packed.exists() and not text.exists() else text
+
+
+def class_paths(directory: Path) -> list[Path]:
+    "The files of the class records in a database's directory, one for each class, sorted by name"
+    names = {class_id(p) for p in (*directory.glob("*.*.json"), *directory.glob(f"*.*{_PACKED}"))}
+    return [class_path(directory, name) for name in sorted(names)]
+
+
+def class_id(path: Path) -> str:
+    "The name of the class whose record is in a file"
+    return path.name.removesuffix(".gz").removesuffix(".json")

@@ -29,6 +29,8 @@ class Tensor(Generic[N]):
     kind: str  # weight, buffer, input, cache, activation
     # of a weight whose product quantizes its other input: in which type, and bytes of an element of it then
     inputs: tuple[str, N] | None = None
+    # of a quantized weight that all layers store alike: its format, and whether its rows fill blocks of scales
+    stored: tuple[str, bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Graph(Generic[N]):
     nodes: tuple[Node[N], ...]
     logits: int  # the tensor that the model returns
     kv_cache_bytes: N = ZERO  # held after the forward
+    outputs: tuple[int, ...] = ()  # other tensors that outlive the forward: a module may return several, or keep some
 
     def cost(self, node: Node[N]) -> Cost:
         "Cost of one execution of an operator"
@@ -123,8 +126,8 @@ class Graph(Generic[N]):
             for n in self.nodes
         )
         narrow = lambda inputs: None if inputs is None else (inputs[0], fn(inputs[1]))
-        tensors = tuple(Tensor(fn(t.elements), fn(t.item), t.kind, narrow(t.inputs)) for t in self.tensors)
-        return Graph(tensors, calls, self.lines, nodes, self.logits, fn(self.kv_cache_bytes))
+        tensors = tuple(Tensor(fn(t.elements), fn(t.item), t.kind, narrow(t.inputs), t.stored) for t in self.tensors)
+        return Graph(tensors, calls, self.lines, nodes, self.logits, fn(self.kv_cache_bytes), self.outputs)
 
     def at(self, values: dict) -> Graph:
         "The graph with numbers for its formulas, each of which is evaluated once; raises FormulaError without a value"

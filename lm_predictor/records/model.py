@@ -69,7 +69,11 @@ _NAMED = {
     "additionalProperties": False,
     "properties": {
         "names": {"type": "array", "items": _TEXT, "minItems": 1}, "default": {"type": ["integer", "null"]},
-        "derived": {"type": "boolean"}
+        "derived": {"type": "boolean"},
+        "computed": {
+            "type": "object", "required": ["formula", "defaults", "always"], "additionalProperties": False,
+            "properties": {"formula": _TEXT, "defaults": {"type": "object"}, "always": {"type": "boolean"}}
+        }
     },
 }
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
-import importlib.metadata
 import importlib.util
+import linecache
 import sys
 from dataclasses import dataclass
 from enum import Enum
@@ -78,7 +78,8 @@ class SourceFile:
     "A parsed source file: classes by name, statements by line"
 
     def __init__(self, path: Path):
-        self.path, self.lines = path, path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8") if path.is_file() else "".join(linecache.getlines(str(path)))
+        self.path, self.lines = path, text.splitlines()  # code of a notebook has no file, only lines
         self.tree = syntax_tree("\n".join(self.lines))
         self.classes = {n.name: n for n in reversed(list(_definitions(self.tree))) if isinstance(n, ast.ClassDef)}
         spans = [(s.lineno, _header_end(s)) for s in ast.walk(self.tree) if isinstance(s, ast.stmt)]
@@ -130,7 +131,7 @@ def _current(path: Path) -> SourceFile:
 @cached(maxsize=128)
 def source_file(path: str) -> SourceFile:
     "The parsed file at a path, looked at once: for those who ask about it again and again while its code runs"
-    return _current(Path(path))
+    return _current(Path(path)) if Path(path).is_file() else SourceFile(Path(path))
 
 # %% ../../nbs/records/05_source.ipynb #7e26d500
 def split_class(class_name: str) -> tuple[str, str]:
@@ -163,15 +164,16 @@ class Source:
 
 def locate(class_name: str) -> Source:
     "Where a class is: package, version, file, lines and sha256 of its text"
+    from importlib.metadata import PackageNotFoundError, version  # as slow to load as the rest of this module
     file, node = find_class(class_name)
     package = class_name.split(".")[0]
     first, last = file.span(node)
     try:
-        version = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        version = ""
+        found = version(package)
+    except PackageNotFoundError:
+        found = ""
     digest = hashlib.sha256(file.text(first, last).encode()).hexdigest()
-    return Source(package, version, file.path.relative_to(package_root(package)).as_posix(), first, last, digest)
+    return Source(package, found, file.path.relative_to(package_root(package)).as_posix(), first, last, digest)
 
 # %% ../../nbs/records/05_source.ipynb #070ad858
 def remedy(class_name: str) -> str:

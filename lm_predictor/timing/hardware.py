@@ -12,7 +12,6 @@ import os
 import reprlib
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from importlib.resources import files
 from pathlib import Path
 
 from ..formula.caches import cached
@@ -164,6 +163,7 @@ def read_hardware(
 @cached()
 def _shipped():
     "Canonical name -> Hardware, for every file in the package's `hardware` folder"
+    from importlib.resources import files
     found = [f for f in (files("lm_predictor") / "hardware").iterdir() if f.name.endswith(".json")]
     return {device.name: device for device in map(read_hardware, sorted(found, key=lambda f: f.name))}
 

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
-from ..cost.execution import EXECUTIONS, attentions
+from ..cost.execution import DEFAULT_EXECUTION, EXECUTIONS, DeviceKernel, attentions
 from ..cost.rewrites.engine import check_rewrites, executed
 from ..cost.rewrites.experts import REACHED, dense_experts, experts_chosen
+from ..cost.rewrites.plain import PlainRow, plain_rows
 from ..cost.rewrites.rule import RewriteRow, rewrite_rows
 from ..cost.operators import CONVENTION
+from ..cost.paths import called_modules, kernel_paths
 from ..cost.quantized import QuantizedGraph, quantized_graph
 from ..cost.workload import PROMPT, Workload, reached_of, whole
 from ..formula.tree import FormulaError
@@ -25,10 +27,12 @@ from ..records.graph import Graph
 from ..models.validation import ModelError
 from ..records.model import ModelRecord
 from .hardware import Hardware, compute_dtype, load_hardware
+from .layers import LayerRow, layer_rows, sorted_tree
+from .markdown import as_markdown
 from .roofline import kernel_time
 
 # %% auto #0
-__all__ = ['KernelRow', 'Totals', 'LayerRow', 'Run', 'ModelCost']
+__all__ = ['KernelRow', 'Totals', 'left_out', 'Run', 'kernel_row', 'notes_of', 'ModelCost']
 
 # %% ../../nbs/timing/02_prediction.ipynb #63cea493
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class KernelRow:
     bound: str | None = None
     inside_bytes: int = 0  # of those read and written, what it writes for itself and reads back
     multiplies: str = ""  # the type that its products multiply where their inputs are quantized: fp8, int8, fp4
+    plain: str = ""  # in `engine`: why no rule covers it; empty where one does
 
 
 @dataclass(frozen=True)
@@ -63,46 +68,8 @@ class Totals:
     kv_cache_bytes: int
     time_s: float | None = None
 
-
-@dataclass(frozen=True)
-class LayerRow:
-    "One module of the tree: the sums over all executions of the kernels inside it"
-    path: str  # "" for the model itself
-    class_name: str
-    depth: int  # modules around it
-    flops: int
-    matmul_flops: int
-    read_bytes: int
-    write_bytes: int
-    time_s: float | None
-    share: float  # of the model's time, or of its bytes moved
-
-# %% ../../nbs/timing/02_prediction.ipynb #f2cf127d
-def _layer_rows(run: Run) -> list[LayerRow]:
-    "A row per module in the order of their first calls"
-    rows, above = [], []
-    first = {path: name for path, name in reversed(run.modules)}  # a path may be of several classes
-    for path in dict(run.modules):
-        while above and not (above[-1] == "" or path.startswith(f"{above[-1]}.")):
-            above.pop()
-        inside = [k for k in run.kernels if path == "" or k.path == path or k.path.startswith(f"{path}.")]
-        total = lambda name: sum(getattr(k, name) * k.count for k in inside)
-        figures = map(total, ("flops", "matmul_flops", "read_bytes", "write_bytes"))
-        time = math.fsum(k.time_s * k.count for k in inside) if run.hardware else None
-        rows.append(LayerRow(path, first[path], len(above), *figures, time, sum(map(run.share, inside))))
-        above.append(path)
-    return rows
-
-
-def _sorted_tree(rows: list[LayerRow]) -> list[LayerRow]:
-    "Rows of a tree, each followed by what is inside it, and of the same depth the largest share first"
-    starts = [i for i, row in enumerate(rows) if row.depth == rows[0].depth] if rows else []
-    parts = [rows[i:j] for i, j in zip(starts, [*starts[1:], len(rows)])]
-    parts.sort(key=lambda part: -part[0].share)
-    return [row for part in parts for row in (part[0], *_sorted_tree(part[1:]))]
-
 # %% ../../nbs/timing/02_prediction.ipynb #a2f8e028
-def _left_out(execution: str, without) -> tuple[str, ...]:
+def left_out(execution: str, without) -> tuple[str, ...]:
     "The rewrites to leave out, in order; raises ModelError where there is no such rewrite, or the execution has none"
     try:
         without = check_rewrites(without)
@@ -111,32 +78,6 @@ def _left_out(execution: str, without) -> tuple[str, ...]:
     if without and execution != "engine":
         raise ModelError(f"{execution} has no rewrites to leave out; execution engine has")
     return without
-
-# %% ../../nbs/timing/02_prediction.ipynb #136924e7
-def _as_markdown(run: Run) -> str:
-    "What a run is about, its sums, and its kernels in the order of execution"
-    t, w, device = run.totals, run.workload, run.hardware
-    about = [f"**{run.model}**", str(w), run.widths, run.execution, f"logits {w.logits}"]
-    about += [f"rewrites: {' '.join(r.name for r in run.rewrites)}"] if run.rewrites else []
-    about += [device.title] if device else []
-    memory = f"weights {t.weight_bytes:,} B, KV cache afterwards {t.kv_cache_bytes:,} B"
-    if device:
-        memory += f", {'of' if run.fits else 'more than the'} {device.memory_bytes:,} B of memory"
-    sums = [f"FLOPs {t.flops:,} ({t.matmul_flops:,} in matrix products)", f"read {t.read_bytes:,} B",
-            f"written {t.write_bytes:,} B", memory]
-    if device:
-        sums.append(f"time at least {t.time_s:.4g} s ({run.tokens_per_s:.4g} tokens/s)")
-    said = [f"not counted: {o} ({at})" for o, at in run.uncounted] + [f"note: {n}" for n in run.notes]
-    timed, header = ("time (s) | bound | ", "--:|---|") if device else ("", "")
-    times = lambda k: f"{k.time_s:.3g} | {k.bound} | " if device else ""
-    rows = "\n".join(
-        f"| `{k.path}` | {k.operation} | {k.count} | {k.flops:,} | {k.read_bytes:,} | {k.write_bytes:,} | "
-        f"{times(k)}{run.share(k):.1%} |" for k in run.kernels
-    )
-    return "\n\n".join([", ".join(about), *said, "; ".join(sums)]) + (
-        f"\n\n| module | kernel | count | FLOPs | read (bytes) | written (bytes) | {timed}share |\n"
-        f"|---|---|--:|--:|--:|--:|{header}--:|\n{rows}"
-    )
 
 # %% ../../nbs/timing/02_prediction.ipynb #abd59f6d
 @dataclass(frozen=True, repr=False)
@@ -189,7 +130,9 @@ class Run:
     @property
     def tokens_per_s(self) -> float:
         "New tokens of all sequences per second; only after `.on(hardware)`"
-        return self.workload.batch_size * self.workload.seq_len / self.time_s
+        if self.workload.tokens is None:
+            raise ModelError("a module has sizes, not tokens; its time for one forward is .time_s")
+        return self.workload.tokens / self.time_s
 
     @property
     def memory_bytes(self) -> int:
@@ -213,21 +156,28 @@ class Run:
         "The kernels with the largest share first, or with `order` as they are executed"
         return tuple(sorted(self.kernels, key=lambda k: -self._weight(k))) if by == "cost" else self.kernels
 
+    def without_rule(self) -> tuple[PlainRow, ...]:
+        "The statements whose kernels no rule of `engine` covers, the largest share first"
+        return tuple(plain_rows(self.kernels, self.share))
+
     def layers(self, by: str = "order") -> tuple[LayerRow, ...]:
         "The module tree with sums; modules inside the same one as they are executed, or with `cost` the largest first"
-        return tuple(_sorted_tree(_layer_rows(self))) if by == "cost" else tuple(_layer_rows(self))
+        return tuple(sorted_tree(layer_rows(self))) if by == "cost" else tuple(layer_rows(self))
 
     def to_json(self, layers: bool = False, sort: str = "order") -> dict:
         "The run as the CLI prints it with --format json; with `layers`, the module tree instead of the kernels"
         w, device, t = self.workload, self.hardware, self.totals
-        fields = lambda k: {n: v for n, v in asdict(k).items() if n != "multiplies" or self.quantization}
+        fields = lambda k: {n: v for n, v in asdict(k).items()
+                            if n != "plain" and (n != "multiplies" or self.quantization)}
         rows = {"layers": [asdict(row) for row in self.layers(sort)]} if layers else {
             "kernels": [{**fields(k), "share": self.share(k)} for k in self.sorted(sort)]}
         return {
-            "model": self.model, "class_name": self.class_name, "workload": {**asdict(w), "phase": w.phase},
+            "model": self.model, "class_name": self.class_name, "workload": w.to_json(),
             "execution": self.execution, "rewrites": [asdict(r) for r in self.rewrites],
+            "without_rule": [asdict(r) for r in self.without_rule()],
             "hardware": device.name if device else None, "parameters": self.parameters,
-            "conventions": CONVENTION, "totals": asdict(t), "tokens_per_s": self.tokens_per_s if device else None,
+            "conventions": CONVENTION, "totals": asdict(t),
+            "tokens_per_s": self.tokens_per_s if device and w.tokens else None,
             "memory": {
                 "weight_bytes": t.weight_bytes, "kv_cache_bytes": t.kv_cache_bytes, "needed_bytes": self.memory_bytes,
                 "device_bytes": device.memory_bytes if device else None, "fits": self.fits
@@ -250,13 +200,25 @@ class Run:
         return f"Run({self.model!r}, {self.workload}, {self.execution}: {len(self.kernels)} kernels, {totals}{timed})"
 
     def _repr_markdown_(self) -> str:
-        return _as_markdown(self)
+        return as_markdown(self)
+
+# %% ../../nbs/timing/02_prediction.ipynb #50a106b7
+def kernel_row(graph: Graph, kernel: DeviceKernel, path: str, values: dict) -> KernelRow:
+    "A device kernel with numbers; path: of its module. values: of every symbol"
+    site, line = graph.calls[kernel.call], graph.lines[kernel.line]
+    call = graph.lines[site.line] if site.line >= 0 else None
+    return KernelRow(
+        path, site.class_name, kernel.operation, f"{line.file}:{line.line}", line.code,
+        f"{call.file}:{call.line}" if call else "", kernel.repeat.evaluate(values),
+        *(whole(f.evaluate(values)) for f in kernel.cost), inside_bytes=whole(kernel.inside.evaluate(values)),
+        multiplies=kernel.multiplies, plain=kernel.plain
+    )
 
 # %% ../../nbs/timing/02_prediction.ipynb #911a48d3
-def _notes(graph, execution: str, rewrites=()) -> list[str]:
+def notes_of(graph, execution: str, rewrites=()) -> list[str]:
     "What the figures of a graph take for granted; rewrites: those that were applied to it"
     notes = [] if any(r.rewrite is REACHED for r in rewrites) else dense_experts(graph)
-    unfused = sum(n.scores is not None and n.op != "attention" for n in graph.nodes) - len(attentions(graph))
+    unfused = sum(n.scores is not None and n.kind != "attention" for n in graph.nodes) - len(attentions(graph))
     if execution not in ("eager", "fused") and unfused > 0:
         notes.append(
             f"{unfused} attention(s) are not of the form product, softmax, product; "
@@ -277,7 +239,7 @@ class ModelCost:
     # gives the ModelCost of the source with its accelerated functions, which answers `kernels`, or a sentence why there
     # is none; an empty one where the source has no such functions, or none is asked for
     accelerated: Callable[[], ModelCost | str] = str
-    # (case, execution, rewrites left out) -> graph, its kernels, notes, what rewrites did
+    # (case, execution, rewrites left out) -> graph, its kernels with the paths of modules, notes, what rewrites did
     _planned: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     # formula -> the first one like it
     _formulas: dict = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -291,7 +253,7 @@ class ModelCost:
         kind = self.record.class_name.rpartition(".")[2]
         return f"ModelCost({self.model!r}: {kind}, {self.parameters:,} parameters; .at(...) gives numbers)"
 
-    def at(self, workload: Workload | None = None, execution: str = "flash", without=(), **sizes) -> Run:
+    def at(self, workload: Workload | None = None, execution: str = DEFAULT_EXECUTION, without=(), **sizes) -> Run:
         """Numbers at a workload: a Workload, or its fields by keyword (batch_size, seq_len, cache_len, logits, ...).
 
         Without `seq_len`: one new token after a cache, else a prompt of 2048 tokens, or of all positions that a model
@@ -299,16 +261,19 @@ class ModelCost:
         `without`: rewrites that `engine` leaves out. Raises ModelError outside of what the formulas assume.
         """
         workload, short, given = self._asked(workload, sizes)
-        (cost, said), without = self.answering(execution), _left_out(execution, without)
+        (cost, said), without = self.answering(execution), left_out(execution, without)
         if cost is not self:
-            return cost.at(workload, execution, without, w_bits=workload.w_bits if given else None)
+            refused = cost.refusal(workload)
+            if not refused:
+                return cost.at(workload, execution, without, w_bits=workload.w_bits if given else None)
+            said = (f"the source's own functions are counted, not the accelerated ones: {refused}",)
         case, values, routed = self.case_at(workload)
         try:
             stored = self._stored(case, given, values)
             graph, kernels, notes, rewrites = self._plan_at(case, execution, without, stored, values)
             chosen = self._chosen(graph, rewrites, workload, values)
             values, routed = values | chosen[0], (*routed, *chosen[1])
-            rows = tuple(row for k in kernels if (row := self._row(graph, k, values)).count)
+            rows = tuple(row for path, k in kernels if (row := kernel_row(graph, k, path, values)).count)
         except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
             raise ModelError(
                 f"{self.record.where}: the record is damaged ({type(e).__name__}: {' '.join(str(e).split())[:100]}); "
@@ -325,7 +290,7 @@ class ModelCost:
             tuple(self.record.uncounted.items()), self.parameters,
             (*self.doubts, *self.record.notes, *self.notes, *stored.notes,
              *self._on_positions(workload, short), *routed, *notes, *said),
-            tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls)), rewrites=rewrite_rows(graph, rewrites),
+            called_modules(graph, [path for path, _ in kernels]), rewrites=rewrite_rows(graph, rewrites),
             quantization=stored.quantization
         )
 
@@ -334,6 +299,16 @@ class ModelCost:
         workload, _, given = self._asked(workload, sizes)
         case, values, _ = self.case_at(workload)
         return self._stored(case, given, values).graph
+
+    def plan(self, case: str, workload: Workload, execution: str, without=(), given: bool = False) -> tuple:
+        """What runs in a case, for whoever computes it for many workloads: weights, graph, kernels, notes, rewrites.
+
+        The rewrites have conditions on sizes, which nobody has looked at. given: whether the workload's w_bits is asked
+        for. Raises ModelError; the cost must be one that answers the execution.
+        """
+        values = {**self.values, **workload.symbols}
+        stored = self._stored(case, given, values)
+        return stored, *self._plan(case, execution, left_out(execution, without), stored)
 
     def _stored(self, case: str, given: bool, values: dict) -> QuantizedGraph:
         "The graph of a case with the bytes of its weights: of all symbols, and whether a w_bits is given; made once"
@@ -415,8 +390,17 @@ class ModelCost:
             same = lambda f: self._formulas.setdefault(f, f)  # many kernels cost the same: each formula is held once
             run = executed(graph, execution, without)
             kernels = [replace(k, repeat=same(k.repeat), cost=k.cost.map(same)) for k in run.kernels]
-            self._planned[key] = graph, kernels, _notes(graph, execution, run.rewrites), run.rewrites
+            named = list(zip(kernel_paths(graph, kernels), kernels))
+            self._planned[key] = graph, named, notes_of(graph, execution, run.rewrites), run.rewrites
         return self._planned[key]
+
+    def refusal(self, workload: Workload) -> str:
+        "Why the formulas do not answer a workload; empty where they do"
+        try:
+            self.case_at(workload)
+            return ""
+        except ModelError as e:
+            return str(e).removeprefix(f"{self.model}: ")
 
     def case_at(self, workload: Workload) -> tuple[str, dict, tuple]:
         """The case of a workload, the number of every symbol there, and what is to be said of routed experts.
@@ -456,12 +440,4 @@ class ModelCost:
         active, *said = reached_of(many, each, tokens, workload.active_experts)
         return {"active_experts": active}, tuple(said)
 
-    def _row(self, graph, kernel, values: dict) -> KernelRow:
-        site, line = graph.calls[kernel.call], graph.lines[kernel.line]
-        call = graph.lines[site.line] if site.line >= 0 else None
-        return KernelRow(
-            site.path, site.class_name, kernel.operation, f"{line.file}:{line.line}", line.code,
-            f"{call.file}:{call.line}" if call else "", kernel.repeat.evaluate(values),
-            *(whole(f.evaluate(values)) for f in kernel.cost), inside_bytes=whole(kernel.inside.evaluate(values)),
-            multiplies=kernel.multiplies
-        )
+

@@ -382,6 +382,8 @@ def trace_class(class_name: str, progress=None) -> Analysis:
         module = cls.__module__
     if not isinstance(cls, type) or not issubclass(cls, torch.nn.Module):
         raise NoModule(f"{class_name} is no torch.nn.Module; only modules have a forward() to trace")
+    if module.partition(".")[0] not in ("torch", "transformers", "transformers_modules"):
+        raise TraceError(f"{class_name} is of another package than torch and transformers")
     of_model = module.startswith("transformers.models.")
     analysis = _in_its_model(class_name, module.split(".")[2], progress) if of_model else _alone(cls)
     if not analysis.kernels:

@@ -19,7 +19,8 @@ from .runtime.patches import patched
 from .runtime.recorder import FUNCTIONS
 
 # %% auto #0
-__all__ = ['SCHEMAS', 'CHUNK', 'stand_in', 'decorated', 'module_of', 'functions_of', 'replaced', 'as_recorded']
+__all__ = ['SCHEMAS', 'CHUNK', 'stand_in', 'of_source', 'decorated', 'module_of', 'functions_of', 'sources_of', 'replaced',
+           'as_recorded']
 
 # %% ../../nbs/tracing/08_functions.ipynb #f30e9a96
 _DELTA = (
@@ -99,8 +100,12 @@ def _arguments(schema, given: dict) -> list:
     return found
 
 # %% ../../nbs/tracing/08_functions.ipynb #6ad4b739
-def stand_in(name: str, original):
-    "A function that is called as `original` is, and runs the operator of an accelerated function without data"
+def stand_in(
+    name: str,
+    original,  # the source's own function
+    numbers: bool = False,  # whether the operator runs also where tensors hold numbers: somebody computes it then
+):
+    "A function that is called as `original` is, and runs the operator of an accelerated function"
     operator, signature = getattr(getattr(torch.ops, FUNCTIONS), name).default, inspect.signature(original)
 
     @functools.wraps(original)
@@ -108,7 +113,8 @@ def stand_in(name: str, original):
         bound = signature.bind(*args, **kwargs)
         given = {k: v for k, v in bound.arguments.items() if k != "kwargs"}
         given |= bound.arguments.get("kwargs", {})
-        if not next(t for t in given.values() if isinstance(t, torch.Tensor)).is_meta and not _fake(given):
+        tensor = next(t for t in given.values() if isinstance(t, torch.Tensor))
+        if not numbers and not tensor.is_meta and not _fake(given):
             return original(*args, **kwargs)
         out = operator(*_arguments(operator._schema, given))
         if name.startswith(("causal_", "selective_state")):
@@ -123,6 +129,25 @@ def stand_in(name: str, original):
 def _fake(given: dict) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
     return any(isinstance(t, FakeTensor) for t in given.values())
+
+# %% ../../nbs/tracing/08_functions.ipynb #0b0d89f0
+def of_source(
+    operator,         # of an accelerated function
+    functions: dict,  # name of an accelerated function -> the source's own
+    args: tuple,      # with numbers
+) -> tuple:
+    "What the source's own function gives for the arguments of an operator, a state that it changes or makes included"
+    name = operator._schema.name.split("::")[-1]
+    known, given = inspect.signature(functions[name]).parameters, {}
+    for parameter, value in zip(operator._schema.arguments, args):
+        at = _CALLED.get(parameter.name, parameter.name)
+        given[at if at in known else parameter.name] = value
+    if "activation" in given:
+        given["activation"] = "silu" if given["activation"] else None
+    given[_ASKED.get(name, "output_final_state")] = True
+    out = functions[name](**given)
+    held = next((given[n] for n in ("conv_state", "state") if n in given), None)
+    return out if isinstance(out, tuple) else (out,) if held is None else (out, held)
 
 # %% ../../nbs/tracing/08_functions.ipynb #14f4ecfd
 _DECORATOR = "use_kernel_func_from_hub_with_fallback"
@@ -152,12 +177,18 @@ def functions_of(config) -> tuple[str, ...]:
     return tuple(sorted(set(decorated(module.__file__).values()))) if module else ()
 
 
+def sources_of(config) -> dict:
+    "The source's own functions behind the accelerated ones of a config's model, by the name of the kernel function"
+    module = module_of(config)
+    return {name: getattr(module, at) for at, name in decorated(module.__file__).items()} if module else {}
+
+
 @contextlib.contextmanager
-def replaced(config):
+def replaced(config, numbers: bool = False):
     "Within it, the accelerated functions of a config's model are one operator each; gives their names"
     module = module_of(config)
     rows = decorated(module.__file__).items() if module else ()
-    with patched(*((module, at, stand_in(name, getattr(module, at))) for at, name in rows)):
+    with patched(*((module, at, stand_in(name, getattr(module, at), numbers)) for at, name in rows)):
         yield functions_of(config)
 
 # %% ../../nbs/tracing/08_functions.ipynb #1c12389f

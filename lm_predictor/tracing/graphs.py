@@ -25,22 +25,22 @@ from ..records.model import ModelRecord
 from ..records.source import source_file
 from .loops import held
 from .runtime.forward import cache_name, shown_modules
-from .runtime.layers import layers_name
+from .runtime.layers import layer_count, layers_name
 from .runtime.masks import kept_pairs, pairs_formula
 from .runtime.quirks import Need, quirk
-from .runtime.recorder import Call, Op, Recorder, TraceError, distinct, frame_file
+from .runtime.recorder import Call, Op, Recorder, TraceError, distinct, shown_file, statement_at
 from .reads import class_keys, settings_of
 from .symbolic import Form, ModelTrace
 from ..records.cases import Case
 
 # %% auto #0
-__all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'form_conditions', 'region_conditions',
-           'assumptions_of', 'config_defaults', 'experts_of', 'model_record']
+__all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'condition_text', 'form_conditions',
+           'region_conditions', 'assumptions_of', 'config_defaults', 'experts_of', 'model_record']
 
 # %% ../../nbs/tracing/04_graphs.ipynb #97ff7413
-def item_bytes(storage) -> Formula:
-    "Bytes of an element of a traced storage"
-    if storage.dtype != torch.bfloat16:
+def item_bytes(storage, own: torch.dtype = torch.bfloat16) -> Formula:
+    "Bytes of an element of a traced storage; own: the type of a model's numbers, whose width a workload says"
+    if storage.dtype != own:
         return parse(torch.empty(0, dtype=storage.dtype, device="meta").element_size())
     return parse({"weight": "w_bytes", "buffer": "w_bytes", "cache": "kv_bytes"}.get(storage.kind, "a_bytes"))
 
@@ -70,8 +70,8 @@ def _held(recorder: Recorder, by_id: dict, write: Writer) -> Formula:
 class _GraphWriter:
     "Gives the tensors, source lines and nodes of a recording their numbers, in the order in which they are met"
 
-    def __init__(self, recorder: Recorder, write: Writer, pairs: list):
-        self.write, self.patterns = write, iter(pairs)
+    def __init__(self, recorder: Recorder, write: Writer, pairs: list, own: torch.dtype = torch.bfloat16):
+        self.write, self.patterns, self.own = write, iter(pairs), own
         self.by_id = {s.id: s for s in recorder.storages.values()}
         self.tensors, self.calls, self.lines, self.nodes = [], [], [], []
         self.ids, self.views, self.rows = {}, {}, {}
@@ -80,13 +80,13 @@ class _GraphWriter:
         if storage_id not in self.ids:
             s = self.by_id[storage_id]
             self.ids[storage_id] = len(self.tensors)
-            self.tensors.append(Tensor(self.write(s.elements), item_bytes(s), s.kind))
+            self.tensors.append(Tensor(self.write(s.elements), item_bytes(s, self.own), s.kind))
         return self.ids[storage_id]
 
     def line(self, file, number) -> int:
         if (file, number) not in self.rows:
             self.rows[file, number] = len(self.lines)
-            self.lines.append(Line(file, number, source_file(frame_file(file)).statement(number).code))
+            self.lines.append(Line(shown_file(file), number, statement_at(file, number)))
         return self.rows[file, number]
 
     def node(self, op: Op, call: int) -> Node:
@@ -94,7 +94,10 @@ class _GraphWriter:
         for t, elements, view in op.reads:
             part = -1 if view is None else self.views.setdefault((t, view), len(self.views))
             reads.append(Read(self.tensor(t), write(elements), part))
-        if op.kind == "softmax" and len(op.shape) >= 3:
+        if op.pairs is not None:
+            keys = op.shape[-1] if op.kind == "softmax" else op.extent
+            kept = {"scores": write(keys) * write(op.shape[-2]), "pairs": op.pairs}
+        elif op.kind == "softmax" and len(op.shape) >= 3:
             left = next(self.patterns, None)
             kept = {"scores": write(op.shape[-1]) * write(op.shape[-2]), "pairs": left} if left else {}
         return Node(
@@ -118,13 +121,15 @@ def graph_of(
     recorder: Recorder,  # of one case, folded
     write: Writer,
     pairs: list,  # what the mask of each attention leaves
+    own: torch.dtype = torch.bfloat16,  # the type of the model's numbers
 ) -> Graph:
     "The folded recording of one case as a Graph"
-    found = _GraphWriter(recorder, write, pairs)
+    found = _GraphWriter(recorder, write, pairs, own)
     found.walk(recorder.root, -1)
+    kept = tuple(map(found.tensor, recorder.outputs))  # before the others get their numbers
     return Graph(
         tuple(found.tensors), tuple(found.calls), tuple(found.lines), tuple(found.nodes),
-        found.tensor(recorder.logits), _held(recorder, found.by_id, write)
+        found.tensor(recorder.logits), _held(recorder, found.by_id, write), kept
     )
 
 # %% ../../nbs/tracing/04_graphs.ipynb #639db167
@@ -169,7 +174,8 @@ def weights_and_modules(trace: ModelTrace, write: Writer) -> tuple:
     return total(counts), total(sizes), modules
 
 # %% ../../nbs/tracing/04_graphs.ipynb #fcb8a772
-def _condition_text(guard) -> str:
+def condition_text(guard) -> str:
+    "A question that code asked about sizes as the text of a condition, empty where it is true; raises TraceError"
     relations = {sympy.Eq: "==", sympy.Ne: "!=", sympy.Lt: "<", sympy.Le: "<=", sympy.Gt: ">", sympy.Ge: ">="}
     guard = guard.canonical if hasattr(guard, "canonical") else guard
     sign = next((s for kind, s in relations.items() if isinstance(guard, kind)), None)
@@ -269,16 +275,22 @@ def assumptions_of(trace: ModelTrace, case: str = "") -> tuple:
     Without `case` those that all cases share: of the construction, and what the code asked about the config.
     With it what the code asked about the sizes of that case.
     """
-    texts = region_conditions(trace, case) if case else list(trace.symbols.relation.assumptions)
+    texts = region_conditions(trace, case) if case else [*trace.symbols.relation.assumptions, *_all_layers(trace)]
     bounded = bool(case) and len(trace.windows) == 1
     for guard in dict.fromkeys(trace.guards(case)):
         for part in trace.symbols.parts(guard):
-            text = _condition_text(trace.symbols.clean(part))
+            text = condition_text(trace.symbols.clean(part))
             if not text or text in texts or (bounded and _about_window(text, trace)):
                 continue
             if not _always(text, trace, True):
                 texts.append(text)
     return tuple(texts)
+
+
+def _all_layers(trace: ModelTrace) -> list[str]:
+    "How many layers there are, where each of them ran and none stands for another one"
+    many = 0 if trace.kinds else layer_count(trace.config)
+    return [f"num_layers == {many}"] if many else []
 
 # %% ../../nbs/tracing/04_graphs.ipynb #8c5a3d25
 def config_defaults(config) -> dict:

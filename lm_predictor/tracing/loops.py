@@ -23,7 +23,7 @@ def signature(call: Call) -> tuple:
             if isinstance(event, Op):
                 yield (
                     event.name, event.line, event.file, event.via, event.flops, event.extent, event.types,
-                    event.inside,
+                    event.inside, event.pairs,
                     tuple((local(t), e, v) for t, e, v in event.reads), tuple((local(t), e) for t, e in event.writes)
                 )
             else:
@@ -86,7 +86,7 @@ def _key(event) -> tuple:
     if isinstance(event, Call):
         return signature(event)
     return (
-        event.name, event.line, event.file, event.via, event.flops, event.shape, event.types,
+        event.name, event.line, event.file, event.via, event.flops, event.shape, event.types, event.pairs,
         tuple(e for _, e, _ in event.reads), tuple(e for _, e in event.writes)
     )
 
@@ -186,6 +186,8 @@ def fold_run(recorder, names: dict, loops: bool) -> None:
     merged = fold(recorder.root, names)
     recorder.cache = [(t, n) for t, n in recorder.cache if t not in merged]
     recorder.stands = fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()}) if loops else {}
+    stand = lambda t: recorder.stands.get(merged.get(t, t), merged.get(t, t))
+    recorder.outputs = tuple(dict.fromkeys(map(stand, recorder.outputs)))
     recorder.layers = frozenset(label for label, _ in names.values())
 
 

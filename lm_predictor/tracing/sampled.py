@@ -263,7 +263,7 @@ def together(recorders: list, fit: Fit) -> SimpleNamespace:
     stands = {own: t.same.get(ids, own) for (own, _), ids in zip(cache, stood)}
     found = {"root": root, "storages": t.storages, "cache": cache, "stands": stands, "layers": recorders[0].layers}
     logits = t.storage(tuple(r.logits for r in recorders))
-    return SimpleNamespace(**found, logits=logits, uncounted=recorders[0].uncounted)
+    return SimpleNamespace(**found, logits=logits, outputs=(), uncounted=recorders[0].uncounted)
 
 # %% ../../nbs/tracing/03_sampled.ipynb #0d2ff104
 def _said(config) -> set[int]:

@@ -23,7 +23,7 @@ from ..records.graph import Line
 from ..records.source import source_file
 from .loops import fold_run
 from lm_predictor.tracing.runtime.building import (
-    build, constructor_arguments, defaults, symbolic_roots, symbolic_selection
+    build, constructor_arguments, defaults, symbolic_bins, symbolic_roots, symbolic_selection
 )
 from .runtime.forward import Runnable, call, empty_cache, module_state, renamed_cache
 from .runtime.patches import patched
@@ -32,9 +32,9 @@ from .runtime.shapes import KnownShapes
 from .symbols import SymbolicShapes, Symbols
 
 # %% auto #0
-__all__ = ['MOST_GUARDS', 'ALL_SYMBOLIC', 'FORCED', 'MISLED', 'WORKLOAD_ONLY', 'Form', 'ModelTrace', 'compression', 'windows',
-           'cases_of', 'given_by', 'copied', 'with_all_logits', 'Rung', 'symbolic_rung', 'Attempt', 'place_of',
-           'forced_at', 'attempted', 'descend', 'below_on_symbols', 'trace_model']
+__all__ = ['MOST_GUARDS', 'ALL_SYMBOLIC', 'FORCED', 'MISLED', 'WORKLOAD_ONLY', 'UNFOLDED', 'Form', 'ModelTrace', 'compression',
+           'windows', 'cases_of', 'given_by', 'copied', 'with_all_logits', 'Rung', 'symbolic_rung', 'unfolded_rung',
+           'Attempt', 'place_of', 'forced_at', 'attempted', 'descend', 'below_on_symbols', 'trace_model']
 
 # %% ../../nbs/tracing/02_symbolic.ipynb #9c536fa7
 @dataclass(frozen=True)
@@ -270,7 +270,8 @@ class _SymbolicRuns:
 def _trace_cases(config, concrete, cases, progress, apart=False) -> ModelTrace:
     """All cases with the given attributes left as numbers; stops early when another has to be one.
 
-    Where layers give another type than they get, all begins again with the first layer apart.
+    Where layers give another type than they get, all begins again with the first layer apart. apart=None: all layers
+    run, not one of each kind.
     """
     cut, cases = copy.deepcopy(config), cases or cases_of(config)
     symbols = Symbols(cut, concrete)
@@ -278,15 +279,16 @@ def _trace_cases(config, concrete, cases, progress, apart=False) -> ModelTrace:
     watch = _Watch(symbols, concrete)
     mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
-    with (mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), SymbolicShapes(watch),
+    with (mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), symbolic_bins(),
+          SymbolicShapes(watch),
           constructor_arguments() as seen, contextlib.ExitStack() as held):
         model = build(cut)
         held.enter_context(symbolic_selection(model))
         runnable = Runnable(model, apart)
-        trace = ModelTrace(config, symbols, model, {}, seen, runnable.kinds, runnable.names, apart=apart)
+        trace = ModelTrace(config, symbols, model, {}, seen, runnable.kinds, runnable.names, apart=runnable.apart)
         with contextlib.suppress(_Again):  # the symbols tell what was lost
             _SymbolicRuns(trace, runnable, watch).all(cases, progress)
-    if runnable.retyped and not apart:
+    if runnable.retyped and apart is False:
         return _trace_cases(config, concrete, cases, progress, apart=True)
     trace.recorders = {c.name: trace.recorders[c.name] for c in cases if c.name in trace.recorders}
     return trace
@@ -296,6 +298,7 @@ ALL_SYMBOLIC = "all integers symbolic"
 FORCED = "forced integers as numbers"  # those that the code turned into numbers
 MISLED = "misleading integers as numbers"  # those whose hints answer otherwise than the config's own numbers
 WORKLOAD_ONLY = "only the workload symbolic"
+UNFOLDED = "every layer on symbols"  # where what a layer does depends on how many ran before it
 
 
 @dataclass(frozen=True)
@@ -313,6 +316,15 @@ class Rung:
 def symbolic_rung(name: str, concrete=frozenset()) -> Rung:
     "The rung on which all attributes of a config but those given are symbols"
     return Rung(name, _trace_cases, frozenset(concrete))
+
+
+def unfolded_rung(concrete=frozenset()) -> Rung:
+    "The rung on which all layers run on symbols, with the given attributes of a config as numbers"
+    return Rung(UNFOLDED, _trace_unfolded, frozenset(concrete))
+
+
+def _trace_unfolded(config, concrete, cases, progress) -> ModelTrace:
+    return _trace_cases(config, concrete, cases, progress, apart=None)
 
 # %% ../../nbs/tracing/02_symbolic.ipynb #91c5f3aa
 @dataclass(frozen=True)

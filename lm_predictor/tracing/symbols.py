@@ -17,7 +17,7 @@ from torch.utils._sympy.functions import ToFloat
 
 from ..formula.language import parse
 from ..formula.symbolic import to_sympy
-from ..models.attributes import HINTS, WORKLOAD, canonical, integers, relate, set_attribute
+from ..models.attributes import HINTS, WORKLOAD, canonical, integers, relate, set_attribute, shaping
 from ..records.cases import Case
 
 # %% auto #0
@@ -41,7 +41,8 @@ class Symbols:
         numbers.Integral.register(torch.SymInt)  # lets torch.nn.LayerNorm(SymInt) and its like through
         self.env = ShapeEnv()
         self.values = config if isinstance(config, dict) else integers(config)
-        self.relation = relate(self.values, concrete)
+        known = {} if isinstance(config, dict) else shaping(config)
+        self.relation = relate(known | self.values, concrete)
         self.base, self.hints, self._names, self._clean = {}, {}, {}, {}
 
     def symint(self, name: str, hint: int = 0, key: str = ""):

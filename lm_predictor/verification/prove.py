@@ -14,13 +14,16 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ..records.database import (
     Database, DatabaseError, doubted, models_of, read_analysis, shipped_directory)
-from ..records.files import model_id, model_path, model_paths, read_json, read_text, write_json
+from ..records.executors import completed
+from ..records.files import class_paths, model_id, model_path, model_paths, read_json, read_text, write_json
 from ..records.model import ModelRecord, RecordError, record_from_json
 from ..formula.tree import FormulaError
 from ..models.matching import fits, symbol_values
@@ -51,7 +54,7 @@ def default_config(record: ModelRecord) -> list:
     for config in ({}, read_json(kept).get(record.model_type, {}) if kept.is_file() else {}):
         full = {"model_type": record.model_type, **config}
         try:
-            if not fits(record, _whole(full)):
+            if not fits(record, full) or not fits(record, _whole(full)):  # MPT spells out a part of its own
                 return [(f"{record.model_type} defaults", full)]
         except Exception:  # config classes raise many kinds
             continue
@@ -154,7 +157,7 @@ def fingerprint(db: Database) -> str:
     for path in sorted((package_root("lm_predictor") / "lm_predictor").rglob("*.py")):
         digest.update(path.read_bytes())
     for directory in dict.fromkeys((db.overlay, db.shipped)):
-        classes = (p for folder in (directory, directory / "agent") for p in sorted(folder.glob("*.json")))
+        classes = (p for folder in (directory, directory / "agent") for p in class_paths(folder))
         for path in (*classes, *model_paths(directory)):
             try:
                 text = json.dumps(
@@ -207,12 +210,20 @@ def _quiet() -> None:
     warnings.simplefilter("ignore")
 
 
+_alone = threading.Lock()  # while a model runs, functions of the whole process are replaced; a worker may have threads
+
+
 def _prove(task: tuple) -> tuple:
-    return task, prove(*task)
+    with _alone:
+        return task, prove(*task)
 
 
-def _results(tasks: list, jobs: int):
+def _results(tasks: list, jobs: int, executor: Executor | None = None):
     "(task, outcome) of each, as it comes in"
+    if executor is not None:
+        packages = "lm-predictor", "torch", "transformers"
+        yield from (result for _, result in completed(executor, _prove, tasks, packages, ahead=1000))
+        return
     workers = min(jobs or os.cpu_count() or 1, len(tasks))
     if workers < 2:
         yield from map(_prove, tasks)
@@ -226,6 +237,7 @@ def proofs(
     db: Database,
     jobs: int = 0,  # processes; one per core by default
     kept: Kept | None = None,
+    executor: Executor | None = None,  # whose workers prove, where they see the same files
 ):
     "A generator of the outcome of each subject as it comes in, those of an earlier run first"
     tasks = [(s.path, db.overlay, db.shipped, *config, i > 0) for s in todo for i, config in enumerate(s.configs)]
@@ -238,7 +250,8 @@ def proofs(
             yield Outcome(s.record.id, [Check("there is a config to build the model from", False, why)])
     before = [(task, kept.get(task) if kept is not None else None) for task in tasks]
     known = [(task, outcome) for task, outcome in before if outcome]
-    for task, outcome in itertools.chain(known, _results([task for task, outcome in before if not outcome], jobs)):
+    fresh = _results([task for task, outcome in before if not outcome], jobs, executor)
+    for task, outcome in itertools.chain(known, fresh):
         if kept is not None:
             kept.put(task, outcome)
         parts.setdefault(outcome.record_id, {})[places[task[0]].index(task[3])] = outcome

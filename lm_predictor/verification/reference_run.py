@@ -136,10 +136,12 @@ class Evidence:
 
 # %% ../../nbs/verification/01_reference_run.ipynb #cd2aabb0
 def sized(config, values: dict):
-    "A copy of a config with the given numbers in place of its integers"
+    "A copy of a config with the given numbers in place of its integers, and of the width of a head that it leaves out"
     cut = copy.deepcopy(config)
     for attribute in integers(config):
         set_attribute(cut, attribute, values.get(canonical(attribute), getattr(text_config(config), attribute)))
+    if "head_dim" in values.keys() - {canonical(attribute) for attribute in integers(config)}:
+        set_attribute(cut, "head_dim", values["head_dim"])
     return cut
 
 # %% ../../nbs/verification/01_reference_run.ipynb #53d4fd45

@@ -5,8 +5,10 @@
 # %% ../../nbs/verification/07_rewrites.ipynb #8829eded
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 import torch
@@ -16,14 +18,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..cost.execution import attentions, fuse, in_order, makers
 from ..cost.rewrites.engine import engine_plan
 from ..formula.language import parse
+from ..models.hub import quiet
 from ..records.graph import Graph
 from ..tracing.graphs import Writer, graph_of
-from ..tracing.runtime.forward import _as_cache, cached_tensors
-from ..tracing.runtime.recorder import Recorder, recording
+from ..tracing.functions import of_source, replaced, sources_of
+from ..tracing.runtime.forward import _as_cache, cache_name, cached_tensors
+from ..tracing.runtime.recorder import FUNCTIONS, Recorder, recording
 
 # %% auto #0
-__all__ = ['INSTEAD', 'Ref', 'Step', 'Tape', 'WideGroups', 'small_model', 'taped', 'graph_of_tape', 'Replay', 'side_by_side',
-           'places', 'latents', 'other_side', 'only_chosen', 'rewritten', 'largest_difference']
+__all__ = ['TOKENS', 'INSTEAD', 'BLOCKS', 'Ref', 'Step', 'Tape', 'Wide', 'small_model', 'taped', 'graph_of_tape', 'Replay',
+           'side_by_side', 'places', 'latents', 'other_side', 'only_chosen', 'gated', 'scanned', 'stepped', 'by_tokens',
+           'Blocks', 'of_token', 'of_piece', 'of_expert', 'in_blocks', 'rewritten', 'largest_difference', 'in_loops']
 
 # %% ../../nbs/verification/07_rewrites.ipynb #f6601fe5
 @dataclass(frozen=True)
@@ -82,12 +87,25 @@ class Tape(Recorder):
         return out
 
 # %% ../../nbs/verification/07_rewrites.ipynb #215b9b62
-class WideGroups(TorchDispatchMode):
-    "Within it, grouped products of float64 numbers, which torch has not: expert by expert"
+class Wide(TorchDispatchMode):
+    """Within it, what torch does not compute in float64: casts to float32 stay, grouped products go expert by expert.
+
+    The operators of accelerated functions give what the source's own functions do.
+    """
+
+    def __init__(self, functions: dict | None = None):  # name of an accelerated function -> the source's own
+        super().__init__()
+        self.functions = functions or {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        wide = lambda x: torch.float64 if x is torch.float32 else x
+        args, kwargs = tuple(map(wide, args)), {k: wide(v) for k, v in (kwargs or {}).items()}
+        if func.namespace == FUNCTIONS:
+            with self:
+                out = of_source(func, self.functions, args)
+            return out if len(out) > 1 else out[0]
         if func is not torch.ops.aten._grouped_mm.default or args[0].dtype != torch.float64:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         rows, weights, ends = args[:3]
         starts = [0, *ends.tolist()]
         return torch.cat([rows[a:b] @ w for a, b, w in zip(starts, starts[1:], weights)])
@@ -103,19 +121,24 @@ def small_model(config, seed: int = 0) -> torch.nn.Module:
     return model
 
 
-def taped(model, batch_size: int, seq_len: int, cache_len: int, seed: int = 0) -> Tape:
+@quiet()
+def taped(
+    model, batch_size: int, seq_len: int, cache_len: int, seed: int = 0,
+    accelerated: bool = False,  # with the source's accelerated functions as one operator each
+) -> Tape:
     "The tape of a forward on random tokens after others"
     from transformers.cache_utils import DynamicCache
-    rng = torch.Generator().manual_seed(seed)
+    rng, tape = torch.Generator().manual_seed(seed), Tape(model)
     tokens = lambda n: torch.randint(0, model.config.vocab_size, (batch_size, n), generator=rng)
-    cache = DynamicCache(config=model.config)
-    with torch.no_grad(), WideGroups():
-        model(input_ids=tokens(cache_len), past_key_values=cache)
-    new, tape = tokens(seq_len), Tape(model)
-    with WideGroups(), recording(model, tape):
+    cache, name = DynamicCache(config=model.config), cache_name(model)
+    tape.wide, tape.sizes = Wide(sources_of(model.config) if accelerated else {}), (batch_size, seq_len, cache_len)
+    with torch.no_grad(), tape.wide:
+        model(input_ids=tokens(cache_len), use_cache=True, **{name: cache})
+    new, ways = tokens(seq_len), replaced(model.config, numbers=True) if accelerated else contextlib.nullcontext()
+    with ways, tape.wide, recording(model, tape):
         for t in cached_tensors(cache):
             tape.storage(t, "cache").kind = "cache"
-        out = model(input_ids=new, past_key_values=cache, logits_to_keep=1)
+        out = model(input_ids=new, use_cache=True, logits_to_keep=1, **{name: cache})
     tape.cache = _as_cache(tape, cached_tensors(cache))
     tape.logits = tape.storage(out.logits).id
     tape.results = [tape._ref(t, False).id for t in (out.logits, *cached_tensors(cache))]
@@ -160,7 +183,7 @@ class Replay:
             outs = self.instead[step.node](self)
         else:
             args, kwargs = tree_map(lambda x: self.value(x.id) if isinstance(x, Ref) else x, (step.args, step.kwargs))
-            with torch.no_grad(), WideGroups():
+            with torch.no_grad(), self.tape.wide:
                 made = step.func(*args, **kwargs)
             outs = [t for t in tree_leaves(made) if isinstance(t, torch.Tensor)]
         for t, value in zip(step.outs, outs):
@@ -243,25 +266,197 @@ def only_chosen(tape: Tape, graph: Graph, group: tuple[int, ...]) -> dict[int, C
     products = [i for i in inside if graph.nodes[i].kind == "matmul"]
     return {i: lambda replay, i=i: product(replay, i) for i in products}
 
+# %% ../../nbs/verification/07_rewrites.ipynb #00aa06ec
+def gated(y: torch.Tensor, z: torch.Tensor | None) -> torch.Tensor:
+    "Numbers of a scan behind their gate"
+    return y if z is None else y * z / (1 + (-z).exp())
+
+
+def scanned(state, u, delta, A, B, C, D, z, bias, softplus) -> torch.Tensor:
+    "A selective scan, token by token, which changes a state"
+    state.zero_()
+    out = torch.empty_like(u)
+    for t in range(u.shape[-1]):
+        step = delta[..., t] if bias is None else delta[..., t] + bias
+        step = (1 + step.exp()).log() if softplus else step
+        state.mul_((step[..., None] * A).exp()).add_((step * u[..., t])[..., None] * B[:, None, :, t])
+        y = (state * C[:, None, :, t]).sum(-1) + (0 if D is None else D * u[..., t])
+        out[..., t] = gated(y, None if z is None else z[..., t])
+    return out
+
+
+def stepped(state, q, k, v, g, beta, initial, unit) -> torch.Tensor:
+    "The gated delta rule, token by token, which changes a state that is its initial one"
+    each, out = v.shape[2] // k.shape[2], torch.empty_like(v)
+    q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() if unit else x for x in (q, k))
+    for t in range(v.shape[1]):
+        query, key = (x[:, t].repeat_interleave(each, 1)[..., None] for x in (q, k))  # (batch, heads, numbers, 1)
+        state.mul_(g[:, t, :, None, None].exp())
+        change = (v[:, t] - (state * key).sum(-2)) * beta[:, t, :, None]
+        state.add_(key * change[..., None, :])
+        out[:, t] = (state * query).sum(-2) / q.shape[-1] ** 0.5
+    return out
+
+# %% ../../nbs/verification/07_rewrites.ipynb #c25b186f
+TOKENS = {"selective_scan_fn": scanned, "fused_recurrent_gated_delta_rule": stepped}
+
+
+def by_tokens(tape: Tape, graph: Graph, group: tuple[int, ...]) -> dict[int, Callable]:
+    "A function token by token; its state where the copy after it, if there is one, would put it. None for another copy"
+    maker, *copies = group
+    step, name = tape.at[maker], graph.nodes[maker].op.split(".")[1]
+    if graph.nodes[maker].kind != "function":
+        return {}
+    held, source = ([r.id for r in tape.at[copies[0]].args[:2]] if copies else (None, None))
+
+    def run(replay: Replay):
+        given = [replay.value(a.id) if isinstance(a, Ref) else a for a in step.args]
+        place = replay.value(held) if copies else torch.empty_like(tape.values[step.outs[1]])
+        if name in TOKENS and (copies or name == "selective_scan_fn"):
+            return [TOKENS[name](place, *given), place]
+        with torch.no_grad(), tape.wide:
+            out, state = step.func(*given)
+        return [out, place.copy_(state)] if source == step.outs[1] else [out, state]
+    return {maker: run}
+
+# %% ../../nbs/verification/07_rewrites.ipynb #f632d7aa
+@dataclass(frozen=True)
+class Blocks:
+    "How a kernel is run in blocks"
+    # for each block: a tensor, and whether it is a weight or looked up -> it with NaN where other blocks' numbers are
+    each: tuple[Callable, ...]
+    whole: tuple[int, ...] = ()  # operators that are run whole before: the product whose output is cut into pieces
+
+
+def of_token(tape: Tape, graph: Graph, group: tuple[int, ...]) -> Blocks:
+    "For each new token, what leaves its numbers and those of the tokens before; the others are NaN"
+    batch, new, cached = tape.sizes
+
+    def only(value: torch.Tensor, weight: bool, b: int, t: int) -> torch.Tensor:
+        shape, others = value.shape, []  # (axis, what of it belongs to other tokens)
+        if weight or not value.is_floating_point() or not shape:
+            return value
+        if shape[0] % (batch * new) == 0:  # rows by token
+            each = shape[0] // (batch * new)
+            others = [(0, [i for i in range(shape[0]) if i // each != b * new + t])]
+        else:
+            others += [(0, [i for i in range(batch) if i != b])] if shape[0] == batch else []
+            axis = next((a for a, n in enumerate(shape) if a and n in (new, cached + new)), None)
+            before = 0 if axis is None else shape[axis] - new
+            others += [] if axis is None else [(axis, [before + i for i in range(new) if i != t])]
+        for axis, places in others:
+            value = value.index_fill(axis, torch.tensor(places, dtype=torch.long), torch.nan)
+        return value
+    each = itertools.product(range(batch), range(new))
+    return Blocks(tuple(lambda value, weight, b=b, t=t: only(value, weight, b, t) for b, t in each))
+
+# %% ../../nbs/verification/07_rewrites.ipynb #4cb6d9b2
+def of_piece(tape: Tape, graph: Graph, group: tuple[int, ...]) -> Blocks:
+    "For each of four pieces of a product's output, what leaves it; the others are NaN"
+    product = next(i for i in group if graph.nodes[i].kind == "matmul")
+    size = tape.values[tape.at[product].outs[0]].numel()
+
+    def only(value: torch.Tensor, weight: bool, piece: int) -> torch.Tensor:
+        keep = torch.arange(value.numel()).view(value.shape) * 4 // value.numel() == piece
+        return value if weight or value.numel() != size else value.where(keep, torch.nan)
+    return Blocks(tuple(lambda value, weight, p=p: only(value, weight, p) for p in range(4)), (product,))
+
+
+def of_expert(tape: Tape, graph: Graph, group: tuple[int, ...]) -> Blocks:
+    "For each expert, what leaves its weights; those of the others are NaN. One block where no expert is multiplied"
+    products = [tape.at[i] for i in group if graph.nodes[i].op.endswith("_grouped_mm")]
+    count = tape.values[products[0].args[1].id].shape[0] if products else 0  # none in the kernel that sorts tokens
+
+    def only(value: torch.Tensor, weight: bool, expert: int) -> torch.Tensor:
+        if not weight or value.dim() != 3 or value.shape[0] != count:
+            return value
+        return value.where((torch.arange(count) == expert).view(-1, 1, 1), torch.nan)
+    return Blocks(tuple(lambda value, weight, e=e: only(value, weight, e) for e in range(count or 1)))
+
+# %% ../../nbs/verification/07_rewrites.ipynb #1d19a1f1
+def _bases(tape: Tape, ids, planned: set[int], group: set[int]) -> set[int]:
+    "The tensors from elsewhere that some tensors are views or copies of"
+    found, waiting = set(), list(ids)
+    own, others = ({t for i in some for t in tape.at[i].outs} for some in (group, planned - set(group)))
+    while waiting:
+        t = waiting.pop()
+        step = tape.maker.get(t)
+        if step is None or t in others:
+            found.add(t)
+        elif t not in own:
+            waiting += [x.id for x in tree_leaves((step.args, step.kwargs)) if isinstance(x, Ref)]
+    return found
+
+# %% ../../nbs/verification/07_rewrites.ipynb #5b7459fa
+def _looked_up(tape: Tape, planned: set[int], group: set[int]) -> set[int]:
+    "The tensors of which a kernel reads only rows that it looks up, at once or behind elementwise operators"
+    rows, whole = set(), set()
+    of = lambda refs: _bases(tape, [x.id for x in tree_leaves(refs) if isinstance(x, Ref)], planned, set())
+    for i in sorted(group, reverse=True):
+        step = tape.at[i]
+        if step.func._schema.name.split("::")[1] in ("index", "embedding", "index_select"):
+            rows |= of(step.args[0])
+            whole |= of((step.args[1:], step.kwargs))
+        elif rows & set(step.outs) - whole:
+            rows |= of((step.args, step.kwargs))
+        else:
+            whole |= of((step.args, step.kwargs))
+    return rows - whole
+
+# %% ../../nbs/verification/07_rewrites.ipynb #14be373d
+def in_blocks(replay: Replay, group: list[int], planned: set[int], blocks: Blocks) -> None:
+    "Run the operators of a kernel once for each block, and put together what each gives"
+    for i in blocks.whole:
+        replay.node(i)
+    group = [i for i in group if i not in blocks.whole]
+    tape, steps, made = replay.tape, [replay.tape.at[i] for i in group], {}
+    weights = {i for i, v in tape.leaves.items() if tape.storage(tape.values[i]).kind in ("weight", "buffer")}
+    asked = {x.id for s in steps for x in tree_leaves((s.args, s.kwargs)) if isinstance(x, Ref)}
+    needed = {t: replay.value(t) for t in _bases(tape, asked, planned, set(group))}
+    apart = weights | _looked_up(tape, planned, set(group))
+    for only in blocks.each:
+        known = {t: only(v.clone(), t in apart) for t, v in needed.items()}
+        block = Replay(tape, instead=replay.instead, known=known)
+        for i in group:
+            block.node(i)
+        for t in {t for s in steps for t in s.outs} - needed.keys():
+            new = block.value(t)
+            made[t] = made[t].where(~made[t].isnan(), new) if t in made and new.is_floating_point() else new.clone()
+    replay.values |= made
+    replay.done |= set(group)
+    replay.planned -= set(group)
+
 # %% ../../nbs/verification/07_rewrites.ipynb #05377542
-INSTEAD = {"siblings": side_by_side, "absorb": other_side, "reached": only_chosen}
+INSTEAD = {"siblings": side_by_side, "absorb": other_side, "reached": only_chosen, "gate": by_tokens,
+           "cache": by_tokens}
+BLOCKS = {"rope": of_token, "norm": of_token, "epilogue": of_piece, "experts": of_expert}
 
 
+def _ways(tape: Tape, other: Tape, graph: Graph, applied) -> tuple[dict, dict, dict]:
+    "Operator -> what is run instead; tensor -> its value that is known; the operators of a kernel -> its blocks"
+    instead, known, blocks = {}, {}, {}
+    for name, group in ((a.rewrite.name, group) for a in applied for group in a.replaced):
+        if name in INSTEAD:
+            instead = INSTEAD[name](tape, graph, group) | instead
+        if name in BLOCKS:
+            blocks[frozenset(group)] = BLOCKS[name](tape, graph, group)
+        if name == "tables":
+            known |= {t: other.values[u] for i in group for t, u in zip(tape.at[i].outs, other.at[i].outs)}
+    return instead, known, blocks
+
+# %% ../../nbs/verification/07_rewrites.ipynb #3a47eb3e
 def rewritten(tape: Tape, other: Tape, without=(), engine=engine_plan) -> Replay:
     "A run of a tape in the kernels of `engine`; what depends on positions alone is taken from a tape of other tokens"
     graph = graph_of_tape(tape)
     plan, applied = engine(graph, without)
-    instead, known = {}, {}
-    for a in applied:
-        for group in a.replaced:
-            if a.rewrite.name in INSTEAD:
-                instead |= INSTEAD[a.rewrite.name](tape, graph, group)
-            if a.rewrite.name == "tables":
-                known |= {t: other.values[u] for i in group for t, u in zip(tape.at[i].outs, other.at[i].outs)}
+    instead, known, blocks = _ways(tape, other, graph, applied)
     merged = {after[-1]: sorted([*before, softmax, *after]) for softmax, (before, after) in attentions(graph).items()}
     members = {i for group in merged.values() for i in group}
     replay = Replay(tape, planned=set(plan.nodes) - members, instead=instead, known=known)
     for group in in_order(plan, plan.groups or fuse(plan)):
+        if frozenset(group) in blocks:
+            in_blocks(replay, group, set(plan.nodes), blocks[frozenset(group)])
+            continue
         for i in group:
             for m in merged.get(i, () if i in members else (i,)):
                 replay.node(m)
@@ -272,3 +467,9 @@ def largest_difference(replay: Replay) -> float:
     "Between the logits and caches of a run and those of its tape, in units of the largest number of each"
     pairs = [(replay.value(t), replay.tape.values[t]) for t in replay.tape.results]
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+
+# %% ../../nbs/verification/07_rewrites.ipynb #62607528
+def in_loops(graph: Graph) -> Graph:
+    "A graph in which each layer is a loop of its own, as each kind of layer is in a record"
+    layer = lambda c: replace(c, repeat=parse("passes")) if c.path.rpartition(".")[2].isdigit() else c
+    return replace(graph, calls=tuple(map(layer, graph.calls)))

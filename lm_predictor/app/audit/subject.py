@@ -12,7 +12,9 @@ from functools import cached_property
 from .markdown import table
 from ...cost.expand import bind
 from ...cost.workload import Workload
-from ...models.loading import load_config
+from ...models.hub import presets
+from ...models.parts import language_config
+from ...models.validation import ModelError
 from ...obtain.analyze import analyze
 from ...records.analysis import Analysis, Kernel, Variant
 from ...records.database import Database
@@ -131,17 +133,26 @@ class AuditError(ValueError):
     "A class that cannot be audited, and why"
 
 
+def _answers(cost, batch_size: int, seq_len: int, cache_len: int) -> bool:
+    "Whether the formulas of a model hold for a workload: some code takes so many tokens at most"
+    try:
+        return bool(cost.case_at(Workload(batch_size, seq_len, cache_len)))
+    except ModelError:
+        return False
+
+
 def model_of(analysis: Analysis, db: Database, model: str = "", trust_remote_code: bool = False) -> tuple:
     "The record of a model that executes a class, and a preset of it with its config; raises AuditError"
     name, of = analysis.class_name, {m for v in analysis.variants for m in v.models}
     if model:
-        asked = load_config(model, trust_remote_code)
+        asked = language_config(model, trust_remote_code)
         record = analyze(asked[1], db).record
         if record.id in of:
             return record, *asked
         others = ", ".join(sorted(of)[:3]) + (" and others" if len(of) > 3 else "")
         raise AuditError(f"{name.rpartition('.')[2]} is not part of {model}; it is part of {others}")
-    types = sorted({m.rpartition("-")[0] for m in of}, key=lambda t: (t != "llama", t))
+    known = {p["config"]["model_type"] for p in presets().values()}  # a checkpoint is read before a config's defaults
+    types = sorted({m.rpartition("-")[0] for m in of}, key=lambda t: (t != "llama", t not in known, t))
     suits = lambda s: s.record.id in of
     found = next(filter(None, (usual(filter(suits, subjects(db, t))) for t in types)), None)
     if found is None:
@@ -171,6 +182,7 @@ def audit(
     if not seq_len:
         learned = "max_position_embeddings" in cost.record.parameters.names
         seq_len = min(2048, cost.values["max_position_embeddings"] - cache_len) if learned else 2048
+        seq_len = next((n for n in (seq_len, 511, 128) if _answers(cost, batch_size, n, cache_len)), seq_len)
     case, values, _ = cost.case_at(Workload(batch_size, seq_len, cache_len))
     given = first_arguments(analysis.class_name, record.class_name, values, case, db, record.id)
     if given is None:

@@ -16,7 +16,7 @@ from .options import Command, Refusal, UsageError, amount, count, is_class, numb
 from .terminal import Progress, print_table, tracing
 from ..compare import compare
 from ...cost.expand import ExpandError, reachable
-from ...models.loading import load_config
+from ...models.parts import language_config
 from ...models.validation import NeedsTrace, check_numbers
 from ...obtain.build import interrupts
 from ...obtain.find import find_record
@@ -93,7 +93,7 @@ def needed_by(model: str, db) -> tuple[list[str], bool]:
 
     So it is where a model cannot be traced: then its own class is what is known.
     """
-    config = load_config(model)[1]
+    config = language_config(model)[1]
     check_numbers(config)
     try:
         with tracing() as progress:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from .options import Command, Refusal, UsageError, amount, count, trust_option
-from .stages import print_stages, write_stages
+from .stages import print_stages, rule_lines, write_stages
 from lm_predictor.app.cli.terminal import (
     Column, end_of_path, first_operators, print_fitted, print_lines, shares, short_source, tracing
 )
@@ -84,13 +84,14 @@ def headline(run) -> list[list[str]]:
     lines += [[f"note: {n}"] for n in run.notes]
     about = [f"{run.model}  {w}", run.widths, run.execution, f"logits {w.logits}"]
     about += [_device(w, run.hardware, [k.multiplies for k in run.kernels if k.multiplies])] if run.hardware else []
-    applied = [[f"rewrites: {', '.join(r.name for r in run.rewrites)}"]] if run.rewrites else []
+    why = "as engines do; --execution flash: the source as it is"
+    applied = [[f"rewrites: {', '.join(r.name for r in run.rewrites)} ({why})"]] if run.rewrites else []
     return [*lines, about, *applied]
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #a51a4d06
 def _time_lines(run) -> list[list[str]]:
     "How long a run takes at least, and whether its device can hold it"
-    said = "a roofline, the least that this device needs, not a measured time"
+    said = "a roofline, the least for this execution, not a measured time"
     lines, device = [[f"time {seconds(run.time_s)} ({digits(run.tokens_per_s)} tokens/s): {said}"]], run.hardware
     if not run.fits:
         needed, held = apart(run.memory_bytes, device.memory_bytes, "B")
@@ -130,7 +131,7 @@ def print_run(run, sort: str = "cost") -> None:
     print_lines(headline(run))
     print()
     print_fitted(kernel_columns(run, kernels), [COLORS.get(k.bound, "") if run.hardware else "blue" for k in kernels])
-    print_lines(sums(run))
+    print_lines([*sums(run), *rule_lines(run)])
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #c3876f08
 def tree_labels(rows) -> list[str]:
@@ -221,7 +222,11 @@ def workload_options(a) -> None:
 # %% ../../../nbs/app/cli/02_analyze.ipynb #542cec88
 def execution_options(a) -> None:
     "How operators become kernels"
-    a.add_argument("--execution", choices=_EXECUTIONS, default="flash")
+    a.add_argument("--execution", choices=_EXECUTIONS, default="engine",
+        help="engine (the default) is what a serving engine runs: kernels after named rewrites; kernels is the source "
+             "with its accelerated functions, flash that with plain ones, fused without a kernel for attention, "
+             "eager without any fusion"
+    )
     a.add_argument(
         "--without", action="append", default=[], metavar="REWRITE",
         help="leave out a rewrite of `--execution engine`, or several: NAME,NAME"

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from ...records.files import model_id, model_paths
-from .options import Command, Parser, UsageError, count
+from ...records.files import class_id, class_paths, model_id, model_paths
+from .options import Command, Parser, UsageError, count, scheduler_option, workers
 from .terminal import Progress, print_lines, print_table
 from ..faults import all_faults, record_files
 from ..remove import own_records, remove, removals, useless
@@ -76,7 +76,7 @@ def class_row(path: Path, data: dict, place: str) -> list[str]:
     "The row of a class"
     proof, variants = data.get("verification", {}), [data, *data.get("variants", ())]
     return [
-        path.stem, f"{sum(len(v['kernels']) for v in variants)}", f"{len(variants)}",
+        class_id(path), f"{sum(len(v['kernels']) for v in variants)}", f"{len(variants)}",
         f"{sum(len(v.get('models', ())) for v in variants)}", proof.get("status", "unverified"), proof.get("date", ""),
         place
     ]
@@ -87,17 +87,15 @@ def record_rows(db, folder: str, row_of) -> list[list[str]]:
     rows = []
     for directory in dict.fromkeys((db.overlay, db.shipped)):
         place = "shipped" if directory == db.shipped else "yours"
-        paths = model_paths(directory) if folder else sorted(directory.glob("*.json"))
+        paths = (model_paths if folder else class_paths)(directory)
         if directory == db.overlay and not folder:  # of a class that only the agent has analyzed
-            paths += [p for p in db.agent_directory.glob("*.json") if p == db.path(p.stem)]
+            paths += [p for p in class_paths(db.agent_directory) if p == db.path(class_id(p))]
         for path in paths:
-            if not folder and "." not in path.stem:
-                continue
             try:
                 rows.append(row_of(path, read_json(path), place))
             except (LookupError, ValueError, TypeError, AttributeError) as e:
                 why = e if isinstance(e, DatabaseError) else "see `lm-predictor db check`"
-                rows.append([model_id(path) if folder else path.stem, "", "", "", f"BROKEN: {why}", "", place])
+                rows.append([class_id(path), "", "", "", f"BROKEN: {why}", "", place])
     return rows
 
 
@@ -162,9 +160,11 @@ def build_records(args, directory: Path) -> int:
     directory.mkdir(parents=True, exist_ok=True)  # before minutes of tracing
     if args.force:
         forget(items, directory)
-    with Progress("tracing", len(items)) as progress:
+    alone = 0 if args.scheduler is None else args.jobs or 0  # refused beside a scheduler
+    with workers(args.scheduler, alone) as executor, Progress("tracing", len(items)) as progress:
         progress.show(0)
-        outcomes = build(items, directory, args.jobs or processors, args.timeout, Building(len(items), progress))
+        shown = Building(len(items), progress)
+        outcomes = build(items, directory, args.jobs or processors, args.timeout, shown, executor)
     failed = [o for o in outcomes if o.status == "failed"]
     for o in failed:
         print(f"lm-predictor: {o.name}: {o.text}", file=sys.stderr)
@@ -211,6 +211,7 @@ def _build_options(b) -> None:
         "--timeout", type=count, default=600, metavar="S", help="seconds that one model may take (default 600)"
     )
     b.add_argument("--force", action="store_true", help="remove what is already there and trace it again")
+    scheduler_option(b)
 
 
 def db_options(d) -> None:

@@ -29,6 +29,10 @@ COMMANDS = (
     ("expand", "classes", "a class with all references expanded, as a tree"),
     ("audit", "classes", "write the audit of a class: a notebook that shows its cost line by line "
                          "and checks it again when it is run"),
+    ("sweep", "sweep", "a row for every combination of sizes, devices, executions and widths, as CSV or Parquet"),
+    ("diff", "diff", "what changed between two models, two classes, or the records of one, line by line of the source"),
+    ("report", "report", "write a page with sliders that answers every workload of a model by itself"),
+    ("generate", "generate", "write the formulas of a class or model as a program that works alone"),
     ("explore", "analyze", "the explorer: a page with sliders in the browser (needs the notebook extra)"),
     ("hardware", "database", "the devices, or the figures of one"),
     ("models", "database", "the presets"),

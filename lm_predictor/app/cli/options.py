@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import re
 import shlex
@@ -15,8 +16,9 @@ from ..units import decimal_number, whole_number
 from ...records.cases import Case, CaseError
 
 # %% auto #0
-__all__ = ['count', 'positive', 'amount', 'UsageError', 'Refusal', 'near', 'Parser', 'Command', 'trust_option', 'is_class',
-           'class_meant', 'record_id', 'case_named', 'given_by', 'numbers_of']
+__all__ = ['count', 'positive', 'amount', 'UsageError', 'Refusal', 'near', 'Parser', 'Command', 'trust_option',
+           'scheduler_option', 'workers', 'is_class', 'class_meant', 'record_id', 'case_named', 'given_by',
+           'numbers_of']
 
 # %% ../../../nbs/app/cli/00_options.ipynb #80c8068b
 class UsageError(ValueError):
@@ -107,6 +109,50 @@ def trust_option(parser: argparse.ArgumentParser) -> None:
         help="run the modeling code that a model's config names in its auto_map, with all your rights"
     )
 
+# %% ../../../nbs/app/cli/00_options.ipynb #98b8180e
+def scheduler_option(parser: argparse.ArgumentParser) -> None:
+    "Add the option that lets a cluster do the work"
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS",
+        help="the workers of a dask cluster do it: the address of its scheduler, such as tcp://head:8786 "
+             "(needs the distributed extra)"
+    )
+
+
+def _cluster(address: str):
+    "A client of a dask cluster; raises Refusal"
+    try:
+        import distributed
+    except ImportError:
+        raise Refusal("--scheduler needs dask: pip install 'lm-predictor[distributed]'") from None
+    try:
+        client = distributed.Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError, TypeError) as e:
+        why = " ".join(str(e).split())[:200]
+        how = f"no dask scheduler answers there ({why}); `dask scheduler` starts one"
+        raise Refusal(f"--scheduler {address}: {how}") from None
+    if not client.scheduler_info()["workers"]:
+        client.close()
+        raise Refusal(f"--scheduler {address} has no workers; `dask worker {address}` starts one")
+    return client
+
+# %% ../../../nbs/app/cli/00_options.ipynb #43018a83
+@contextlib.contextmanager
+def workers(address: str | None, jobs: int = 0):
+    "The executor of a cluster, or else of so many processes of this machine, where there are any to be; raises Refusal"
+    if address:
+        if jobs:
+            raise UsageError("--jobs is the number of processes here, which --scheduler leaves idle; give one of them")
+        with _cluster(address) as client:
+            yield client.get_executor()
+    elif jobs > 1:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as executor:
+            yield executor
+    else:
+        yield None
+
 # %% ../../../nbs/app/cli/00_options.ipynb #44b433e7
 def is_class(target: str) -> bool:
     "Whether what was typed can be a class's full name"
@@ -127,12 +173,12 @@ def class_meant(target: str, db) -> str:
 # %% ../../../nbs/app/cli/00_options.ipynb #0d1c0006
 def record_id(model: str, db, trust_remote_code: bool = False) -> str:
     "The id of the record that a model has in a database; empty for no model"
-    from lm_predictor.models.loading import load_config
+    from lm_predictor.models.parts import language_config
     from lm_predictor.models.validation import check_numbers
     from lm_predictor.obtain.find import find_record
     if not model:
         return ""
-    config = load_config(model, trust_remote_code)[1]
+    config = language_config(model, trust_remote_code)[1]
     check_numbers(config)
     return find_record(config, db).id
 

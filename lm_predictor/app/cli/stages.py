@@ -14,7 +14,25 @@ from .terminal import Column, print_fitted, print_lines, shares
 from ..units import seconds, unit
 
 # %% auto #0
-__all__ = ['print_stages', 'write_stages']
+__all__ = ['LEAST', 'rule_lines', 'print_stages', 'write_stages']
+
+# %% ../../../nbs/app/cli/08_stages.ipynb #2a4b52f2
+LEAST = 0.001  # share of a statement that is worth a line
+
+
+def rule_lines(run) -> list[list[str]]:
+    "The statements of a run in `engine` that no rule covers, as parts of lines; none where there are none to speak of"
+    from lm_predictor.cost.rewrites.plain import BY_ITSELF
+    rows = [r for r in run.without_rule() if r.share >= LEAST]
+    if not rows:
+        return []
+    of = "the time" if run.hardware else "the bytes moved"
+    what = lambda r: f"{r.operation} {r.why}" if r.why == BY_ITSELF else r.why
+    where = lambda r: f"{r.source.rpartition('/')[2]}, {r.count:,} kernel{'s' * (r.count > 1)}"
+    return [
+        [f"no rule of engine covers {sum(r.share for r in rows):.1%} of {of}, taken by the source's own operators:"],
+        *([f"  {r.share:.1%}  {what(r)} ({where(r)})"] for r in rows)
+    ]
 
 # %% ../../../nbs/app/cli/08_stages.ipynb #03351983
 def _saved(amount, said) -> str:
@@ -41,6 +59,7 @@ def print_stages(run, found) -> None:
     ]
     print_fitted(columns, ["blue" if s.why else "" for s in found])
     print_lines([[f"{s.name}: {s.why}"] for s in found if s.why])
+    print_lines(rule_lines(run))
 
 # %% ../../../nbs/app/cli/08_stages.ipynb #7c091ca1
 def write_stages(run, found, form: str) -> None:
@@ -49,7 +68,8 @@ def write_stages(run, found, form: str) -> None:
     if form == "json":
         hardware = run.hardware.name if run.hardware else None
         about = {"model": run.model, "workload": asdict(run.workload), "hardware": hardware}
-        print(json.dumps({**about, "stages": rows, "notes": list(run.notes)}, indent=1))
+        left = [asdict(r) for r in run.without_rule()]
+        print(json.dumps({**about, "stages": rows, "without_rule": left, "notes": list(run.notes)}, indent=1))
     else:
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()

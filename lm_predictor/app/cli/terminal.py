@@ -11,15 +11,16 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...records.cases import CASES
 
 # %% auto #0
 __all__ = ['WIDEST', 'NARROW', 'TABLE', 'BAR_WIDTH', 'BLOCKS', 'BAR', 'line_width', 'visible', 'Visible', 'visible_streams',
-           'stdout_console', 'open_streams', 'silence', 'say', 'ascii_only', 'broken', 'table_width', 'print_table',
-           'short_source', 'Column', 'fitted', 'end_of_path', 'first_operators', 'bar_of', 'shorter_bar', 'shares',
-           'print_fitted', 'print_lines', 'Progress', 'tracing']
+           'stdout_console', 'line_writer', 'open_streams', 'silence', 'say', 'ascii_only', 'broken', 'table_width',
+           'print_table', 'short_source', 'Column', 'fitted', 'end_of_path', 'first_operators', 'bar_of', 'shorter_bar',
+           'shares', 'print_fitted', 'print_lines', 'Progress', 'tracing']
 
 # %% ../../../nbs/app/cli/01_terminal.ipynb #64c429d8
 WIDEST = 10_000  # characters of a line that has no end
@@ -92,6 +93,20 @@ def stdout_console():
 def _broken_pipe() -> None:
     "Who reads has seen enough, as `| head` has; rich would end with status 1"
     raise BrokenPipeError
+
+# %% ../../../nbs/app/cli/01_terminal.ipynb #8a4df517
+def line_writer() -> Callable:
+    "What writes a line to stdout: a function of its parts, each (text, style), with styles where it is a terminal"
+    if not sys.stdout.isatty():
+        return lambda *parts: print("".join(text for text, _ in parts).rstrip().expandtabs())
+    from rich.text import Text
+    console = stdout_console()
+
+    def write(*parts) -> None:
+        text = Text.assemble(*parts)
+        text.rstrip()
+        console.print(text, soft_wrap=True)
+    return write
 
 # %% ../../../nbs/app/cli/01_terminal.ipynb #6cc223f8
 def open_streams() -> None:
@@ -212,10 +227,9 @@ def _in_blocks(columns: list, rows: list, width: int, say) -> None:
 # %% ../../../nbs/app/cli/01_terminal.ipynb #ee22146d
 def print_table(columns: list, rows: list, title: str = "") -> None:
     "Print a table that keeps all of every cell; a column is (header, left or right)"
-    from rich.text import Text
-    console, width = stdout_console(), table_width()
+    write, width = line_writer(), table_width()
     title, rows = visible(title), [[visible(str(cell)) for cell in row] for row in rows]
-    say = lambda line, style: console.print(Text(line, style), soft_wrap=True)
+    say = lambda line, style: write((line, style))
     for line in broken(title, width) if title else ():
         say(line, "")
     widths = _widths(columns, rows, width)
@@ -324,23 +338,19 @@ def _cells(shown: list, i: int, dots: str) -> list[str]:
 
 def print_fitted(columns: list[Column], colors: list[str]) -> None:
     "Print a table that fits; colors: of the bar of each row"
-    from rich.text import Text
-    console, plain = stdout_console(), ascii_only()
+    write, plain = line_writer(), ascii_only()
     columns = [replace(c, cells=tuple(map(visible, c.cells)), total=visible(c.total)) for c in columns]
     shown = fitted(columns, line_width())
     line = lambda cells: [f"{cell:<{n}}" if c.left else f"{cell:>{n}}" for (c, n), cell in zip(shown, cells)]
-    say = lambda cells, style="": console.print(Text("  ".join(line(cells)).rstrip(), style), soft_wrap=True)
+    say = lambda cells, style: write(("  ".join(line(cells)), style))
     say([c.header for c, _ in shown], "bold")
     rule = ("-" if plain else "─") * (sum(n for _, n in shown) + 2 * (len(shown) - 1))
-    console.print(Text(rule, "dim"), soft_wrap=True)
+    write((rule, "dim"))
     for i, color in enumerate(colors):
-        text = Text()
-        for j, cell in enumerate(line(_cells(shown, i, "..." if plain else "…"))):
-            text.append("  " * (j > 0) + cell, color if shown[j][0].header == BAR else "")
-        text.rstrip()
-        console.print(text, soft_wrap=True)
+        cells = line(_cells(shown, i, "..." if plain else "…"))
+        write(*(("  " * (j > 0) + cell, color if shown[j][0].header == BAR else "") for j, cell in enumerate(cells)))
     if any(c.total for c, _ in shown):
-        console.print(Text(rule, "dim"), soft_wrap=True)
+        write((rule, "dim"))
         say([c.total for c, _ in shown], "bold")
 
 # %% ../../../nbs/app/cli/01_terminal.ipynb #8c07d269

@@ -10,9 +10,10 @@ import time
 from itertools import chain
 
 from ...agent.analyze import agent_record, checks_of, store_checks
-from .options import Command, Refusal, UsageError, class_meant, positive, trust_option
+from .options import (
+    Command, Refusal, UsageError, class_meant, positive, scheduler_option, trust_option, workers)
 from .terminal import Progress, tracing
-from ...models.loading import load_config
+from ...models.parts import language_config
 from ...models.remote_code import TRACE_EXTRA, missing_package, where_raised
 from ...models.validation import check_numbers
 from ...obtain.find import find, runs_functions, trace_config
@@ -84,7 +85,7 @@ def _trace_one(target: str, db: Database, start: float) -> int:
 # %% ../../../nbs/app/cli/04_tracing.ipynb #0d1c0406
 def _trace_model(target: str, trust_remote_code: bool, db: Database, start: float) -> int:
     "Trace a model and all its classes, and store them; 2 where something could not be counted"
-    name, config = load_config(target, trust_remote_code)
+    name, config = language_config(target, trust_remote_code)
     check_numbers(config)
     with tracing() as progress:
         made = [trace_config(config, db, progress)]
@@ -119,7 +120,7 @@ def print_checks(checks: list, several: bool = False) -> None:
 # %% ../../../nbs/app/cli/04_tracing.ipynb #6d4e9068
 def subjects_of(target: str, db, trust_remote_code: bool = False) -> list[Subject]:
     "The records of one model, of its source and of its accelerated functions where it has any, and its config"
-    name, config = load_config(target, trust_remote_code)
+    name, config = language_config(target, trust_remote_code)
     records = [find(config, db).record]
     records += [find(config, db, accelerated=True).record] if runs_functions(records[0]) else []
     return [Subject(model_path(db.home(r.id), r.id), r, ((name, config),)) for r in records]
@@ -157,11 +158,13 @@ def conclude(
     return 2 if counts.keys() - {"verified"} else 0
 
 # %% ../../../nbs/app/cli/04_tracing.ipynb #0d1c0408
-def prove_records(todo: list, db, jobs: int = 0, kept: Kept | None = None, several: bool = False) -> tuple[dict, dict]:
+def prove_records(
+    todo: list, db, jobs: int = 0, kept: Kept | None = None, several: bool = False, executor=None
+) -> tuple[dict, dict]:
     "Prove records of models; gives {id of a record: checks} and {class: {id of a record: checks}}"
     models, classes, of = {}, {}, {s.record.id: s for s in todo}
     with Progress("verifying", sum(max(len(s.configs), 1) for s in todo)) as progress:
-        for i, outcome in enumerate(proofs(todo, db, jobs, kept)):
+        for i, outcome in enumerate(proofs(todo, db, jobs, kept, executor)):
             subject = of[outcome.record_id]
             progress.advance(max(len(subject.configs), 1), outcome.record_id)
             held = f"{sum(c.ok for c in outcome.checks)} of {len(outcome.checks)} checks hold"
@@ -182,6 +185,7 @@ def verify_options(v) -> None:
     v.add_argument(
         "--jobs", type=positive, default=0, metavar="N", help="processes at a time (default: one per core)"
     )
+    scheduler_option(v)
 
 
 def _verify_class(target: str, db: Database) -> int:
@@ -191,12 +195,12 @@ def _verify_class(target: str, db: Database) -> int:
     return conclude({}, {name: prove_class(name, db)}, db, False)
 
 
-def _verify_all(db: Database, jobs: int) -> int:
+def _verify_all(db: Database, jobs: int, executor=None) -> int:
     todo, kept = subjects(db), Kept(db)
     if kept:
         of = sum(len(s.configs) for s in todo)
         print(f"going on with a run that was interrupted, {len(kept)} of {of} models done", file=sys.stderr)
-    models, classes = prove_records(todo, db, jobs, kept, several=True)
+    models, classes = prove_records(todo, db, jobs, kept, True, executor)
     own = [name for name in db.names() if name not in classes and by_agent(name, db)]
     classes |= {name: {} for name in db.names() if name not in classes and name not in own}
     status = conclude(models, classes, db, True, own)
@@ -213,8 +217,11 @@ def verify_command(args) -> int:
     except ImportError as e:
         raise Refusal(f"verifying needs {TRACE_EXTRA}") from e
     db = Database()
+    if args.scheduler and not args.all:
+        raise UsageError("--scheduler is for `verify --all`")
     if args.all:
-        return _verify_all(db, args.jobs)
+        with workers(args.scheduler, args.jobs * bool(args.scheduler)) as executor:
+            return _verify_all(db, args.jobs, executor)
     if name := class_meant(args.target, db):
         return _verify_class(name, db)
     models, classes = prove_records(subjects_of(args.target, db, args.trust_remote_code), db, args.jobs)

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 from ..plots.names import subject
 from ..plots.style import BLUE, ORANGE
 from ..units import decimal_number, digits, seconds, unit, whole_number
-from ...cost.execution import EXECUTIONS
+from ...cost.execution import DEFAULT_EXECUTION, EXECUTIONS
 from ...cost.workload import Workload
 from ...formula.caches import cached
 from ...models.validation import ModelError
@@ -33,7 +33,7 @@ class View:
     "What is looked at"
     model: str = "meta-llama/Llama-3.1-8B"  # preset, Hugging Face id or path of a config.json
     hardware: str = "nvidia_h100_sxm"       # name or path of a device file
-    execution: str = "flash"
+    execution: str = DEFAULT_EXECUTION
     workload: Workload = Workload()
 
 # %% ../../../nbs/app/explorer/00_view.ipynb #e4933df0
@@ -166,7 +166,8 @@ def headline(run: Run) -> str:
         _card("bound", limit, f"{share:.4%} of the time", f"bounds {share:.0%} of the time"),
     )
     title = f"{escape(subject(run))}, on {escape(run.hardware.title)}"
-    return f'<h4>{title}</h4><div class="lmp-cards">{"".join(cards)}</div>'
+    rewrites = f" <span>rewrites: {', '.join(r.name for r in run.rewrites)}</span>" if run.rewrites else ""
+    return f'<h4>{title}{rewrites}</h4><div class="lmp-cards">{"".join(cards)}</div>'
 
 # %% ../../../nbs/app/explorer/00_view.ipynb #66954f66
 def does_not_fit(run: Run) -> str:

@@ -235,7 +235,7 @@ def _controls(view: View) -> dict:
         ),
         "execution": ToggleButtons(
             options=list(EXECUTIONS), value=view.execution, layout={"width": "auto", "flex": "0 1 auto"},
-            style={"button_width": "64px"}
+            style={"button_width": "76px"}
         ),
         **{name: Size(name, *rest, getattr(view.workload, name)) for name, *rest in SIZES}, **_widths(view.workload),
     }
@@ -398,7 +398,7 @@ def explore(
     # preset, Hugging Face id or path of a config.json, of a kind that has a stored record
     model: str = View.model,
     hardware: str = View.hardware,  # device name, alias, or path of a device file
-    execution: str = "flash",
+    execution: str = View.execution,
     most: int = MOST_OPERATORS,     # operators that are followed under a slider
     wrong: Iterable[str] = (),      # sentences that are shown until something is changed
     **sizes,                        # fields of a Workload, where the sliders stand at first

@@ -11,7 +11,7 @@ from matplotlib.ticker import EngFormatter, NullLocator
 from .breakdown import bars
 from .names import KINDS
 from .style import BLUE, Drawing, GREEN, INK, ORANGE, RED, ROW, STYLE, _kept, styled
-from ...cost.execution import EXECUTIONS
+from ...cost.execution import DEFAULT_EXECUTION, EXECUTIONS
 from ...models.validation import ModelError
 from ...timing.hardware import load_hardware
 from ...timing.prediction import ModelCost
@@ -23,7 +23,9 @@ __all__ = ['LENGTHS', 'curves', 'plot_lengths']
 LENGTHS = tuple(2**i for i in range(7, 18))
 
 
-def _runs_at(cost, over="seq_len", lengths=LENGTHS, by="kind", hardware=None, execution="flash", **sizes) -> dict:
+def _runs_at(
+    cost, over="seq_len", lengths=LENGTHS, by="kind", hardware=None, execution=DEFAULT_EXECUTION, **sizes
+) -> dict:
     "Length -> execution -> run"
     if over not in ("seq_len", "cache_len") or by not in ("kind", "execution"):
         raise ModelError(f"curves are over seq_len or cache_len, by kind or execution; got {over!r}, {by!r}")
@@ -65,7 +67,7 @@ def curves(
     lengths: tuple = LENGTHS,
     by: str = "kind",          # or execution
     hardware=None,             # for time_s
-    execution: str = "flash",
+    execution: str = DEFAULT_EXECUTION,
     **sizes,                   # the other fields of the workload
 ) -> tuple[tuple, dict]:       # the lengths, and for "total" and each kind, or for each execution, its values
     "A measure at many lengths. Raises ModelError where none of the lengths is admitted"
@@ -73,7 +75,7 @@ def curves(
     return tuple(at), _measured(at.values(), what, by)
 
 # %% ../../../nbs/app/plots/05_lengths.ipynb #e6eea7c0
-def _lengths_title(cost, over: str, hardware, by="kind", execution="flash", batch_size=1, **sizes) -> str:
+def _lengths_title(cost, over: str, hardware, by="kind", execution=DEFAULT_EXECUTION, batch_size=1, **sizes) -> str:
     "The model, the phase, the batch, the execution and the device, where they are alike for all curves"
     phase = "prefill" if over == "seq_len" else "one token"
     batch = f", batch {batch_size:,}" if batch_size > 1 else ""

@@ -79,7 +79,7 @@ def names(run: Run) -> tuple[str, ...]:
 
 
 def _name(k: KernelRow, operations: int) -> str:
-    last = k.path.rsplit(".", 1)[-1]
+    last = k.path.rsplit(".", 1)[-1].strip("{}").replace(",", " + ")  # several products may be one kernel
     module = "layer" if last == "*" or last[:1].isdigit() else last or "model"
     if k.operation.startswith("attention"):
         return k.operation.partition(":")[0]

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..execution import EXECUTIONS, DeviceKernel, Plan, kernels_of, plan_of, source_kernels
+from lm_predictor.cost.execution import (
+    DEFAULT_EXECUTION, EXECUTIONS, DeviceKernel, Plan, kernels_of, plan_of, source_kernels
+)
 from .absorb import ABSORB
 from .cache import CACHE
 from .experts import EXPERTS, REACHED
 from .norm import NORM
+from .plain import plain
 from .rope import ROPE, TABLES
 from .rule import Applied, Rewrite, cheaper, in_kernels
+from .scan import GATE
 from .siblings import EPILOGUE, SIBLINGS
 from ...records.graph import Graph
 
@@ -23,7 +27,7 @@ from ...records.graph import Graph
 __all__ = ['REWRITES', 'check_rewrites', 'engine_plan', 'Executed', 'executed', 'device_kernels']
 
 # %% ../../../nbs/cost/rewrites/09_engine.ipynb #14f322c7
-REWRITES = {r.name: r for r in (ABSORB, CACHE, REACHED, SIBLINGS, EPILOGUE, EXPERTS, ROPE, TABLES, NORM)}
+REWRITES = {r.name: r for r in (ABSORB, CACHE, GATE, REACHED, SIBLINGS, EPILOGUE, EXPERTS, ROPE, TABLES, NORM)}
 
 
 def check_rewrites(names: Iterable[str]) -> tuple[str, ...]:
@@ -61,7 +65,7 @@ class Executed:
 
 def executed(
     graph: Graph,
-    execution: str = "flash",
+    execution: str = DEFAULT_EXECUTION,
     without: Iterable[str] = (),  # rewrites that `engine` leaves out
 ) -> Executed:
     "What a device runs for one forward of a graph; ValueError for an unknown execution or rewrite"
@@ -71,9 +75,11 @@ def executed(
     if execution != "engine":
         return Executed(graph, source_kernels(graph, execution))
     plan, applied = engine_plan(graph, without)
-    return Executed(plan.graph, kernels_of(plan), applied)
+    rewritten = {i for a in applied for group in a.replaced for i in group}
+    kernels = [replace(k, plain=plain(plan, k.nodes, rewritten)) for k in kernels_of(plan)]
+    return Executed(plan.graph, kernels, applied)
 
 
-def device_kernels(graph: Graph, execution: str = "flash", without: Iterable[str] = ()) -> list[DeviceKernel]:
+def device_kernels(graph: Graph, execution: str = DEFAULT_EXECUTION, without: Iterable[str] = ()) -> list[DeviceKernel]:
     "The kernels of `executed`"
     return executed(graph, execution, without).kernels

@@ -64,8 +64,9 @@ def _routing(plan: Plan, sort: int, home: dict) -> list[int]:
 # %% ../../../nbs/cost/rewrites/05_experts.ipynb #f6f84116
 def _chosen(plan: Plan, tensor: int, made: dict) -> tuple[int, int] | None:
     "The operators that chose (`topk`) and that put the chosen scores among others (`scatter`) behind elementwise ones"
-    while len(makes := made.get(tensor, ())) >= 1:
-        node = plan.nodes[makes[-1]]
+    before = len(plan.graph.nodes)  # an operator in place reads what an earlier one wrote
+    while makes := [m for m in made.get(tensor, ()) if m < before]:
+        before, node = makes[-1], plan.nodes[makes[-1]]
         if node.kind == "scatter":
             picks = [m for r in node.reads for m in made.get(r.tensor, ()) if base_name(plan.nodes[m].op) == "topk"]
             return (picks[0], makes[-1]) if picks else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..execution import FUSABLE, Plan, interrupted, ancestors, kernel, makers, readers, same_rows
-from .rule import Rewrite, loops
+from .rule import Rewrite, equal, loops
 from ...formula.language import total
 
 # %% auto #0
@@ -16,14 +16,14 @@ __all__ = ['NORM', 'norms']
 
 # %% ../../../nbs/cost/rewrites/02_norm.ipynb #8ad7e928
 def _sum_before(plan: Plan, group: tuple, made: dict, home: dict) -> tuple | None:
-    "The kernel at the end of a layer that makes the rows of which a kernel is the norm, in another loop; else None"
+    "The kernel outside of a norm's loop that makes the rows of which a kernel is the norm; else None"
     graph, nodes = plan.graph, plan.nodes
     for tensor in dict.fromkeys(r.tensor for i in group for r in nodes[i].reads):
         makes = made.get(tensor, ())
         if len(makes) != 1 or nodes[makes[0]].kind != "pointwise":
             continue
         around = loops(graph, nodes[makes[0]].call)
-        if around and around != loops(graph, nodes[group[0]].call) and _kinds(plan, home[makes[0]]) <= FUSABLE:
+        if around != loops(graph, nodes[group[0]].call) and _kinds(plan, home[makes[0]]) <= FUSABLE:
             return home[makes[0]]
     return None
 
@@ -37,16 +37,23 @@ def _is_norm(plan: Plan, group: tuple) -> bool:
     return _kinds(plan, group) <= FUSABLE and bool(_kinds(plan, group) & {"reduction", "norm"})
 
 # %% ../../../nbs/cost/rewrites/02_norm.ipynb #b5e241cf
+def _by_token(plan: Plan, before: tuple, group: tuple) -> bool:
+    "Whether a norm and a sum before it go over the same rows, but for sums that make the numbers of a row one by one"
+    nodes, over = plan.nodes, ("reduction", "softmax", "norm")
+    rows = {nodes[i].reads[0].elements for i in group if nodes[i].kind in over}
+    each = {i for i in before if nodes[i].kind == "reduction" and nodes[i].writes[0][1] in rows}
+    return same_rows(nodes[i] for i in {*before, *group} - each)
+
+
 def _pairs(plan: Plan) -> dict[tuple, tuple]:
-    "Norm -> the sum before it, of kernels that go over rows of one shape and can be one"
+    "Norm -> the sum before it, in another loop or in none, of kernels that go over rows of one shape and can be one"
     made, above = makers(plan.nodes), ancestors(plan.nodes)
     home, found = {i: group for group in plan.groups for i in group}, {}
     for group in plan.groups:
         before = _sum_before(plan, group, made, home) if _is_norm(plan, group) else None
         both = {*before, *group} if before else set()
-        if before and before not in found.values() and same_rows(plan.nodes[i] for i in both):
-            if not interrupted(both, above):
-                found[group] = before
+        if before and before not in found.values() and _by_token(plan, before, group) and not interrupted(both, above):
+            found[group] = before
     return found
 
 
@@ -62,29 +69,51 @@ def _first(plan: Plan, found: dict) -> tuple | None:
     return first if before and all(loops(graph, nodes[m].call) != around for m in before) else None
 
 # %% ../../../nbs/cost/rewrites/02_norm.ipynb #998d61d2
-def norms(plan: Plan) -> tuple[Plan, tuple]:
-    "Each sum at the end of a layer with the norm after it, and the first layer's norm as often as no sum precedes it"
-    found, read = _pairs(plan), readers(plan.nodes)
-    first = _first(plan, found) if found else None
-    if first is None or len({kernel(plan, group, read).cost for group in (first, *found)}) > 1:
-        return plan, ()
-    graph, nodes, place = plan.graph, plan.nodes, {i: k for k, i in enumerate(plan.nodes)}
-    runs = lambda group: graph.repeat(nodes[group[0]].call)
+def _with_sums(plan: Plan, found: dict) -> tuple[Plan, dict]:
+    "A plan whose norms run with the sums before them, and sum -> the operators of both"
+    place = {i: k for k, i in enumerate(plan.nodes)}
     new = {before: tuple(sorted((*before, *group), key=place.get)) for group, before in found.items()}
+    return replace(plan, groups=tuple(new.get(g, g) for g in plan.groups if g not in found)), new
+
+
+def _by_sums(plan: Plan, found: dict) -> tuple[Plan, dict]:
+    "Each sum with a norm as often as the sum runs, and the first norm alone; none where the norms differ in cost"
+    read, first = readers(plan.nodes), _first(plan, found) if found else None
+    if first is None or len({kernel(plan, group, read).cost for group in (first, *found)}) > 1:
+        return plan, {}
+    runs = lambda group: plan.graph.repeat(plan.nodes[group[0]].call)
+    after, new = _with_sums(plan, found)
     alone = total([runs(first), *map(runs, found), *map(runs, new)], [1] + [1] * len(found) + [-1] * len(found))
-    return replace(
-        plan, groups=tuple(new.get(g, g) for g in plan.groups if g not in found),
-        times={**plan.times, first[0]: alone, **{one[0]: runs(before) for before, one in new.items()}},
-        carried=plan.carried | {t for b in new for i in b for t, _ in nodes[i].writes if _leaves(read, t, b)},
-    ), tuple(new.values())
+    made = {t for before in new for i in before for t, _ in plan.nodes[i].writes if _leaves(read, t, before)}
+    times = {**plan.times, first[0]: alone, **{one[0]: runs(before) for before, one in new.items()}}
+    return replace(after, times=times, carried=plan.carried | made), new
 
 
 def _leaves(read: dict, tensor: int, group: tuple) -> bool:
     "Whether somebody outside a kernel reads a tensor"
     return not set(read.get(tensor, ())) <= set(group)
 
+# %% ../../../nbs/cost/rewrites/02_norm.ipynb #93531860
+def _by_norms(plan: Plan, found: dict) -> tuple[Plan, dict]:
+    "Each norm with a sum as often as the norm runs; none where the sums differ in cost or in number from the norms"
+    read, runs = readers(plan.nodes), lambda group: plan.graph.repeat(plan.nodes[group[0]].call)
+    alike = len({kernel(plan, before, read).cost for before in found.values()}) == 1
+    if not alike or not equal(total(map(runs, found)), total(map(runs, found.values()))):
+        return plan, {}
+    return _with_sums(plan, found)
+
+
+def norms(plan: Plan) -> tuple[Plan, tuple]:
+    "Each sum at the end of a layer with the norm after it"
+    found = _pairs(plan)
+    looped = {g: before for g, before in found.items() if loops(plan.graph, plan.nodes[before[0]].call)}
+    after, new = _by_sums(plan, looped)
+    if not new:
+        after, new = _by_norms(plan, found)
+    return after, tuple(new.values())
+
 # %% ../../../nbs/cost/rewrites/02_norm.ipynb #e621c0a4
 NORM = Rewrite(
     "norm", "The norm after a residual addition needs the numbers that the addition has at hand.",
-    "vLLM fused_add_rms_norm", norms,
+    "vLLM fused_add_rms_norm; FlashInfer trtllm_moe_finalize_allreduce_fusion", norms,
 )

@@ -21,14 +21,22 @@ def _weights(graph: Graph, node: Node) -> list:
 
 
 def siblings(plan: Plan) -> tuple[Plan, tuple]:
-    "Products of one input with several weights of one width, called by one module, as one kernel"
+    "Products of one input with several weights that can lie side by side, called by one module, as one kernel"
     graph, found = plan.graph, {}
     for i, n in plan.nodes.items():
         if base_name(n.op) in ("mm", "addmm") and (weights := _weights(graph, n)):
             inputs = tuple(r for r in n.reads if r not in weights)
-            key = inputs, graph.tensors[weights[-1].tensor].item, graph.calls[n.call].parent, loops(graph, n.call)
-            found.setdefault(key, []).append(i)
-    return joined(plan, (same for same in found.values() if len(same) > 1))
+            stored, item = graph.tensors[weights[-1].tensor].stored, graph.tensors[weights[-1].tensor].item
+            key = inputs, stored[0] if stored else item, graph.calls[n.call].parent, loops(graph, n.call)
+            found.setdefault(key, []).append((i, item, not stored or stored[1]))
+    return joined(plan, (beside for same in found.values() for beside in _side_by_side(same) if len(beside) > 1))
+
+
+def _side_by_side(products: list[tuple]) -> list[list[int]]:
+    "Of products, each with its weight's bytes per number and whether its rows fill blocks, those that can be one"
+    if sum(not fills for *_, fills in products) <= 1:  # it comes last
+        return [[i for i, *_ in products]]
+    return [[i for i, its, _ in products if its == item] for item in dict.fromkeys(item for _, item, _ in products)]
 
 # %% ../../../nbs/cost/rewrites/01_siblings.ipynb #53b24660
 def epilogue(plan: Plan) -> tuple[Plan, tuple]:
@@ -59,7 +67,7 @@ def _activation(nodes: list[Node], tensor: int, size) -> bool:
 # %% ../../../nbs/cost/rewrites/01_siblings.ipynb #9e141f4e
 SIBLINGS = Rewrite(
     "siblings", "Products of one input with several weights are one product with the weights side by side.",
-    "vLLM QKVParallelLinear, MergedColumnParallelLinear", siblings,
+    "vLLM QKVParallelLinear, MergedColumnParallelLinear, fused_qkv_a_proj", siblings,
 )
 EPILOGUE = Rewrite(
     "epilogue", "A function of each number alone can be applied where the product writes that number.",

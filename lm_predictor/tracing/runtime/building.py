@@ -17,11 +17,11 @@ import torch
 from ...models.attributes import text_config
 from .patches import patched
 from .quirks import Need, quirk
-from .recorder import _CALL_CODE
+from .recorder import _CALL_CODE, SIZES
 
 # %% auto #0
-__all__ = ['constructor_arguments', 'default_dtype', 'defaults', 'symbolic_construction', 'symbolic_roots', 'build',
-           'symbolic_selection']
+__all__ = ['constructor_arguments', 'default_dtype', 'defaults', 'symbolic_construction', 'symbolic_roots', 'symbolic_bins',
+           'build', 'symbolic_selection']
 
 # %% ../../../nbs/tracing/runtime/03_building.ipynb #ea300380
 @contextlib.contextmanager
@@ -102,6 +102,26 @@ def symbolic_roots():
     "Within it, `math.sqrt` of a symbol is symbolic, as `** 0.5` is, and does not fix it at its hint"
     sqrt = math.sqrt
     with patched((math, "sqrt", lambda x: x**0.5 if isinstance(x, torch.SymInt) else sqrt(x))):
+        yield
+
+# %% ../../../nbs/tracing/runtime/03_building.ipynb #7298e3ec
+_SIZES = torch.library.Library(SIZES, "FRAGMENT")
+if not hasattr(getattr(torch.ops, SIZES), "histc"):  # else another import of this module has defined it
+    _SIZES.define("histc(Tensor x, SymInt bins) -> Tensor")
+    torch.library.register_fake(f"{SIZES}::histc", lambda x, bins: x.new_empty((bins,)))
+
+
+@contextlib.contextmanager
+def symbolic_bins():
+    "Within it, `torch.histc` takes a symbol for its number of bins, and does not fix it at its hint"
+    counted = torch.histc
+
+    def histc(x, bins=100, *args, **kwargs):
+        if isinstance(bins, torch.SymInt):
+            return getattr(torch.ops, SIZES).histc(x, bins)
+        return counted(x, bins, *args, **kwargs)
+
+    with patched((torch, "histc", histc)):
         yield
 
 # %% ../../../nbs/tracing/runtime/03_building.ipynb #e481e5ac

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
+import sysconfig
 from dataclasses import dataclass, field
 
 import sympy
@@ -24,8 +26,9 @@ from .patches import patched
 from .values import tensors_in
 
 # %% auto #0
-__all__ = ['FUNCTIONS', 'TraceError', 'Storage', 'Op', 'Call', 'size', 'dimensions', 'distinct', 'view_key', 'operand',
-           'frame_file', 'find_line', 'in_elements_of', 'Recorder', 'recording']
+__all__ = ['FUNCTIONS', 'SIZES', 'TraceError', 'Storage', 'Op', 'Call', 'size', 'dimensions', 'distinct', 'view_key', 'operand',
+           'frame_file', 'own_file', 'statement_at', 'shown_file', 'find_line', 'in_elements_of', 'Recorder',
+           'recording']
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #9f6ef986
 class TraceError(ValueError):
@@ -57,6 +60,7 @@ class Op:
     shape: tuple = ()  # of the first output
     types: tuple = ()  # of the memory that it reads and writes, in their order
     inside: tuple = (0, 0)  # bytes that it reads and writes of its own intermediate results
+    pairs: object = None  # of an attention of a user's own module: what its mask leaves, a Formula
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #e562ad23
 @dataclass
@@ -111,6 +115,7 @@ def operand(t: torch.Tensor) -> Operand:
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #03384d1d
 FUNCTIONS = "lm_predictor"  # the namespace of the operators that stand for accelerated functions
+SIZES = "lm_predictor_sizes"  # of those of torch that take a symbol where torch's own take a number
 
 
 def _cost_of_function(func, name: str, args: tuple) -> Cost:
@@ -135,8 +140,42 @@ def _in_package(filename: str) -> str:
 
 @cached()
 def frame_file(relative: str) -> str:
-    "Absolute path of a file given relative to site-packages"
-    return str(package_root(relative.split("/")[0]) / relative)
+    "Absolute path of a file given relative to site-packages; one of a user's own, which is given whole, as it is"
+    return relative if relative.startswith(("/", "<")) else str(package_root(relative.split("/")[0]) / relative)
+
+# %% ../../../nbs/tracing/runtime/01_recorder.ipynb #7aaad89a
+@cached()
+def own_file(filename: str) -> str:
+    "A source file by its whole name, where it is a user's own: of no library, and not of this package; else empty"
+    import lm_predictor
+    libraries = {sysconfig.get_path(p) for p in ("stdlib", "purelib", "platlib")} | set(lm_predictor.__path__)
+    return "" if filename.startswith((*libraries, "<frozen", "<string")) else filename
+
+
+def _users(forward) -> bool:
+    "Whether the code of a forward is a user's own"
+    return forward is not None and not _in_package(forward.co_filename)
+
+# %% ../../../nbs/tracing/runtime/01_recorder.ipynb #f678d853
+def statement_at(file: str, line: int) -> str:
+    "The statement at a line of a file as `find_line` names it; empty where a user's own code has none to be read"
+    try:
+        return source_file(frame_file(file)).statement(line).code
+    except (SourceError, OSError, SyntaxError, UnicodeDecodeError):
+        if file and not file.startswith(("/", "<")):
+            raise
+        return ""
+
+
+def shown_file(file: str) -> str:
+    "A file as a reader sees it: a cell by its number, a user's own file below the current directory relative to it"
+    try:
+        from IPython import get_ipython
+        _, cell = get_ipython().compile.format_code_name(file)  # In[3], of a cell only
+        return cell
+    except (ImportError, AttributeError, TypeError):  # no IPython, no session of it, or no cell of it
+        here = f"{os.getcwd()}/"
+        return file.removeprefix(here) if file.startswith("/") else file
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #cb067e18
 _DECORATORS = ("utils/generic.py", "utils/output_capturing.py", "nn/modules/module.py", "utils/deprecation.py",
@@ -156,14 +195,15 @@ def _forward_codes(cls) -> tuple:
 def _statement_line(filename: str, line: int) -> int:
     try:
         return source_file(filename).statement(line).line
-    except (SourceError, OSError):
+    except (SourceError, OSError, SyntaxError, UnicodeDecodeError):
         return line
 
 # %% ../../../nbs/tracing/runtime/01_recorder.ipynb #96e4161b
 def find_line(stack: list, cls) -> tuple:
     "File, line and innermost helper of a stack, (code, line) of each frame inside one module call, innermost first"
     forward, wrappers = _forward_codes(cls)
-    inside = [(code, line, _in_package(code.co_filename)) for code, line in stack]
+    named = (lambda file: _in_package(file) or own_file(file)) if _users(forward) else _in_package
+    inside = [(code, line, named(code.co_filename)) for code, line in stack]
     inside = [(code, line, name) for code, line, name in inside if name or code is forward]
     at = next((i for i, (code, _, _) in enumerate(inside) if code is forward), None)
     if at is None:
@@ -175,7 +215,7 @@ def find_line(stack: list, cls) -> tuple:
         return "", 0, ""
     code, line, name = inside[at]
     helpers = [(code_.co_name, line_, file) for code_, line_, file in inside[:at]
-               if file.startswith(("transformers/", "transformers_modules/")) and not file.endswith(_DECORATORS)]
+               if not file.startswith("torch/") and not file.endswith(_DECORATORS)]
     via = (
         f"{helpers[0][0]} {helpers[0][2]}:{_statement_line(helpers[0][2] and frame_file(helpers[0][2]), helpers[0][1])}"
         if helpers
@@ -207,6 +247,8 @@ class Recorder(TorchDispatchMode):
         self.uncounted: dict[str, str] = {}  # operator -> where it was first met
         self._keep, self._stack, self.root = [], [], None
         self.stands: dict[int, int] = {}  # storage id -> that of a folded loop that stands for it
+        self.outputs: tuple = ()  # storage ids of what outlives the forward beside the logits and the cache
+        self.cache: list = []  # (storage id, elements) of what it leaves cached
         self.layers: frozenset = frozenset()  # the paths of the layers that are kept, once they are folded
         self._paths = {id(m): name for name, m in model.named_modules()}
         for kind, tensors in (("weight", model.parameters()), ("buffer", model.buffers())):
@@ -230,13 +272,13 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _record(self, func, name, args, kwargs, out):
-        ins = {}
-        for t in tensors_in((args, kwargs)):
+        every, ins = list(tensors_in((args, kwargs))), {}  # a tensor may be given twice
+        for t in every:
             ins.setdefault((t.untyped_storage()._cdata, view_key(t)), t)
         before, ins, outs = {storage for storage, _ in ins}, list(ins.values()), list(tensors_in(out))
         if outs and not func._schema.is_mutable and all(t.untyped_storage()._cdata in before for t in outs):
             return
-        given, made = [operand(t) for t in ins], [operand(t) for t in outs]
+        given, made = [operand(t) for t in every], [operand(t) for t in outs]
         if func.namespace == FUNCTIONS:
             cost = _cost_of_function(func, name, args)
         else:
@@ -244,9 +286,10 @@ class Recorder(TorchDispatchMode):
         file, line, via = self._line()
         if cost.kind == "uncounted":
             self.uncounted.setdefault(str(func), f"{file}:{line}")
+        op = str(func).removesuffix(".default").replace(f"{SIZES}.", "aten.")
         self._stack[-1].events.append(
             Op(
-                str(func).removesuffix(".default"), cost.kind, line, file, via, self._reads(ins, given, cost),
+                op, cost.kind, line, file, via, self._reads(every, given, cost),
                 self._writes(outs, made, cost), cost.flops, cost.matmul_flops, self._extent(cost, given, made),
                 made[0].shape if made else (), self._types(ins, outs), cost.inside
             )
@@ -256,15 +299,14 @@ class Recorder(TorchDispatchMode):
         return tuple(str(self.storage(t).dtype) for t in (*ins, *outs))
 
     def _reads(self, ins: list, given: list[Operand], cost: Cost) -> list:
-        rows = []
+        rows = {}
         for i, (t, o) in enumerate(zip(ins, given)):
             store, elements = self.storage(t), cost.reads.get(i, o.distinct)
             if elements != 0:
                 elements = in_elements_of(store, t, elements)
-                rows.append(
-                    (store.id, elements, None if elements == store.elements else (i in cost.reads, view_key(t)))
-                )
-        return rows
+                part = None if elements == store.elements else (i in cost.reads, view_key(t))
+                rows.setdefault((store.id, view_key(t)), (store.id, elements, part))
+        return list(rows.values())
 
     def _writes(self, outs: list, made: list[Operand], cost: Cost) -> list:
         stores = [self.storage(t, "activation") for t in outs]
@@ -279,6 +321,8 @@ class Recorder(TorchDispatchMode):
         "Elements that one output element of a reduction depends on"
         if cost.kind in ("softmax", "norm"):
             return given[0].shape[-1]
+        if cost.kind == "attention":
+            return given[1].shape[-2]
         if cost.kind == "reduction":
             return math.prod(given[0].shape, start=1) / sympy.Integer(1) / math.prod(made[0].shape, start=1)
         return 1

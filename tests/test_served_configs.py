@@ -1,0 +1,104 @@
+"Configs as they are published: each is answered without torch, with the parameters of its language model, or refused in one sentence."
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lm_predictor.models.hub import presets
+from lm_predictor.models.parts import architectures, language_part
+from lm_predictor.models.validation import ModelError
+from lm_predictor.obtain.analyze import analyze
+from lm_predictor.records.database import Database, shipped_directory
+
+ROOT = Path(__file__).resolve().parent.parent
+SERVED = json.loads((Path(__file__).parent / "served_configs.json").read_text(encoding="utf-8"))["configs"]
+ANSWERED = [name for name, row in SERVED.items() if row["parameters"]]
+DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
+
+
+def light(*words) -> subprocess.CompletedProcess:
+    "A command in an installation with neither torch nor transformers"
+    code = "import sys; sys.modules.update(dict.fromkeys(('torch', 'transformers'))); from lm_predictor.app.cli.main import main; " \
+           "sys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "400"}
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=environment, cwd=ROOT)
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_parameters(name, monkeypatch):
+    "What transformers builds of the config, from the shipped record alone"
+    monkeypatch.setattr("lm_predictor.obtain.confirm.can_trace", lambda: False)
+    cost = analyze(SERVED[name]["config"], DB, trace=False)
+    assert cost.parameters == SERVED[name]["parameters"]
+    for workload in ({"seq_len": 128}, {"batch_size": 2, "seq_len": 1, "cache_len": 128}):
+        totals = cost.at(**workload).totals
+        assert 0 < totals.matmul_flops <= totals.flops and totals.read_bytes > 0
+    assert ("text_config" in SERVED[name]["config"]) == any("the language model of " in note for note in cost.notes)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-Coder-480B-A35B-Instruct", "moonshotai/Kimi-K2.5", "Qwen/Qwen3-VL-2B-Instruct"])
+def test_answered_without_torch(name, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SERVED[name]["config"]), encoding="utf-8")
+    found = light("analyze", str(tmp_path), "--format", "json", "--seq-len", "128")
+    assert found.returncode == 0 and json.loads(found.stdout)["totals"]["weight_bytes"] == 2 * SERVED[name]["parameters"], found.stderr
+
+
+@pytest.mark.parametrize("experts, parameters", [(160, 480_154_875_392), (128, None), (64, None)])
+def test_any_number_of_experts(experts, parameters):
+    "Qwen3-Coder-480B was answered with 386.5 B parameters, from a record traced with 128 experts"
+    config = SERVED["Qwen/Qwen3-Coder-480B-A35B-Instruct"]["config"] | {"num_experts": experts}
+    rest = 480_154_875_392 - (160 - experts) * 62 * (3 * 6144 * 2560 + 6144)  # an expert has three matrices and a row of the router
+    assert analyze(config, DB, trace=False).parameters == rest and parameters in (None, rest)
+
+
+@pytest.mark.parametrize("name", [n for n in SERVED if n not in ANSWERED])
+def test_what_nobody_has_is_refused_in_a_sentence(name, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SERVED[name]["config"]), encoding="utf-8")
+    found = light("analyze", str(tmp_path))
+    assert found.returncode == 1 and not found.stdout and found.stderr.count("\n") == 1, found.stderr
+
+
+def test_a_nested_config_without_a_text_part():
+    for kind in ("qwen3_vl", "gemma3", "kimi_k25", "mistral3"):
+        with pytest.raises(ModelError, match="keeps its language model in text_config, and this one has none; it has vision_config"):
+            language_part({"model_type": kind, "vision_config": {"hidden_size": 1152}})
+
+
+def test_mistral3_as_published_is_mistral():
+    "Mistral Small 3.1: its text_config says mistral"
+    text = presets()["mistralai/Mistral-7B-v0.3"]["config"]
+    cost = analyze({"model_type": "mistral3", "text_config": text, "vision_config": {"model_type": "pixtral"}}, DB, trace=False)
+    assert cost.parameters == presets()["mistralai/Mistral-7B-v0.3"]["published_parameters"]
+    assert cost.notes[0].startswith("the language model of mistral3 alone, without vision_config")
+
+
+SMALL = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "vocab_size": 128, "max_position_embeddings": 64, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+@pytest.mark.parametrize("kind", [k for k in architectures()["names"] if k.endswith("_text")])
+def test_a_name_of_transformers_is_the_same_model(kind):
+    "The parameters by name and shape, and the products of a forward by torch's counter, of the class and of the one it is answered as"
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from torch.utils.flop_counter import FlopCounterMode
+    found = []
+    for name in (kind, architectures()["names"][kind]["is"]):
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+        config = CONFIG_MAPPING[name](**SMALL, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]})
+        config._attn_implementation = "eager"
+        model = transformers.AutoModel.from_config(config).eval()
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(inputs_embeds=torch.zeros(1, 5, 64), use_cache=False)
+        found.append(({n: tuple(p.shape) for n, p in model.named_parameters()}, counter.get_total_flops()))
+    assert found[0][0] == found[1][0] and found[0][1] > 0 and found[0][1] == found[1][1]
+
+
+def test_the_list_of_causal_types_is_that_of_transformers():
+    pytest.importorskip("transformers")
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as causal
+    assert architectures()["causal"] == sorted(causal)
