@@ -26,6 +26,7 @@ from ..models.quantization import Quantization
 from ..records.graph import Graph
 from ..models.validation import ModelError
 from ..records.model import ModelRecord
+from .calibrated import calibrated_rows, kernel_times
 from .hardware import Hardware, compute_dtype, load_hardware
 from .layers import LayerRow, layer_rows, sorted_tree
 from .markdown import as_markdown
@@ -55,6 +56,7 @@ class KernelRow:
     inside_bytes: int = 0  # of those read and written, what it writes for itself and reads back
     multiplies: str = ""  # the type that its products multiply where their inputs are quantized: fp8, int8, fp4
     plain: str = ""  # in `engine`: why no rule covers it; empty where one does
+    least_s: float | None = None  # where the time is calibrated: what the roofline says
 
 
 @dataclass(frozen=True)
@@ -96,23 +98,39 @@ class Run:
     hardware: Hardware | None = None
     rewrites: tuple[RewriteRow, ...] = ()  # what `engine` changed, in the order in which it did
     quantization: str = ""  # what of the config's quantization was applied: `fp8`, `nvfp4 (modelopt)`
+    framework: str = ""  # whose measured kernels time it; empty: the roofline does
+    host_s: float = 0.0  # of every step, what the framework's host takes
 
-    def on(self, hardware) -> Run:
-        "The same run with times: a Hardware, a name, an alias or the path of a device file"
+    def on(self, hardware, framework: str | None = None) -> Run:
+        """The same run with times: a Hardware, a name, an alias or the path of a device file.
+
+        With a framework (vllm, sglang, tensorrt-llm) the times are those of its measured kernels and of its host,
+        else the roofline's. Raises HardwareError for an unknown device or framework.
+        """
         device, w = load_hardware(hardware), self.workload
         weights, cached = compute_dtype(w.w_bits, w.a_bits, device), compute_dtype(w.kv_bits, w.a_bits, device)
-        rows = []
+        rows, least, times = [], [], kernel_times(device, framework) if framework else None
         for k in self.kernels:
             # attention multiplies activations by the cache
             dtype = cached if k.operation.startswith("attention") else weights
             dtype = k.multiplies if k.multiplies in dict(device.peaks) else dtype
             t = kernel_time(k.flops, k.matmul_flops, k.read_bytes + k.write_bytes, device, dtype)
             rows.append(replace(k, time_s=t.time_s, bound=t.bound))
-        time = math.fsum(k.time_s * k.count for k in rows)
+            least.append((k, t, dtype))
+        if times:
+            rows = calibrated_rows(times, least, getattr(w, "seq_len", 0), getattr(w, "kv_bits", 16))
+        host = times.host_s if times else 0.0
+        total = replace(self.totals, time_s=math.fsum([host, *(k.time_s * k.count for k in rows)]))
         lacking = sorted({k.multiplies for k in rows} - {"", *dict(device.peaks)})
-        said = (f"{device.title} multiplies no {t}: its products are timed at {weights}" for t in lacking)
-        total = replace(self.totals, time_s=time)
-        return replace(self, kernels=tuple(rows), totals=total, hardware=device, notes=(*self.notes, *said))
+        said = [f"{device.title} multiplies no {t}: its products are timed at {weights}" for t in lacking]
+        said += times.notes(rows) if times else []
+        return replace(self, kernels=tuple(rows), totals=total, hardware=device, notes=(*self.notes, *said),
+                       framework=times.framework if times else "", host_s=host)
+
+    @property
+    def least_s(self) -> float:
+        "What the roofline says of all kernels, in seconds; only after `.on(hardware)`"
+        return math.fsum(k.count * (k.time_s if k.least_s is None else k.least_s) for k in self.kernels)
 
     @property
     def widths(self) -> str:
@@ -168,7 +186,8 @@ class Run:
         "The run as the CLI prints it with --format json; with `layers`, the module tree instead of the kernels"
         w, device, t = self.workload, self.hardware, self.totals
         fields = lambda k: {n: v for n, v in asdict(k).items()
-                            if n != "plain" and (n != "multiplies" or self.quantization)}
+                            if n != "plain" and (n != "multiplies" or self.quantization)
+                            and (n != "least_s" or self.framework)}
         rows = {"layers": [asdict(row) for row in self.layers(sort)]} if layers else {
             "kernels": [{**fields(k), "share": self.share(k)} for k in self.sorted(sort)]}
         return {
@@ -182,7 +201,9 @@ class Run:
                 "weight_bytes": t.weight_bytes, "kv_cache_bytes": t.kv_cache_bytes, "needed_bytes": self.memory_bytes,
                 "device_bytes": device.memory_bytes if device else None, "fits": self.fits
             },
-            **({"quantization": self.quantization} if self.quantization else {}), **rows,
+            **({"quantization": self.quantization} if self.quantization else {}),
+            **({"framework": self.framework, "host_s": self.host_s, "roofline_s": self.least_s}
+               if self.framework else {}), **rows,
             "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)
         }
 
@@ -196,7 +217,9 @@ class Run:
 
     def __repr__(self) -> str:
         totals = f"{self.totals.flops:,} FLOPs, {self.totals.read_bytes + self.totals.write_bytes:,} bytes moved"
-        timed = f", at least {self.time_s:.4g} s on {self.hardware.name}" if self.hardware else ""
+        least = "" if self.framework else "at least "
+        timed = f", {least}{self.time_s:.4g} s on {self.hardware.name}" if self.hardware else ""
+        timed += f" with {self.framework}" * bool(self.framework)
         return f"Run({self.model!r}, {self.workload}, {self.execution}: {len(self.kernels)} kernels, {totals}{timed})"
 
     def _repr_markdown_(self) -> str:

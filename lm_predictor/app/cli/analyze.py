@@ -53,6 +53,8 @@ def kernel_columns(
         Column("time", each(lambda k: seconds(k.time_s)), seconds(run.totals.time_s)),
         Column("bound", each(lambda k: k.bound), "", 7, left=True)
     ] if timed else []
+    if run.framework:
+        times.append(Column("roofline", each(lambda k: seconds(k.least_s)), seconds(run.least_s), 4))
     return [
         Column("module", each(lambda k: k.path or "(model)"), "total", 0, 20, end_of_path, True),
         Column("kernel", each(lambda k: k.operation), "", 1, 12, first_operators, True),
@@ -90,15 +92,18 @@ def headline(run) -> list[list[str]]:
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #a51a4d06
 def _time_lines(run) -> list[list[str]]:
-    "How long a run takes at least, and whether its device can hold it"
+    "How long a run takes, and whether its device can hold it"
     said = "a roofline, the least for this execution, not a measured time"
+    if run.framework:
+        least, host = seconds(run.least_s), seconds(run.host_s)
+        said = f"by measured kernels of {run.framework}, {host} of it the host's; roofline {least}"
     lines, device = [[f"time {seconds(run.time_s)} ({digits(run.tokens_per_s)} tokens/s): {said}"]], run.hardware
     if not run.fits:
         needed, held = apart(run.memory_bytes, device.memory_bytes, "B")
         lines.append([f"does not fit: weights and cache need {needed}, {device.title} has {held}"])
     return lines
 
-
+# %% ../../../nbs/app/cli/02_analyze.ipynb #b044d21f
 def sums(run, layers: bool = False) -> list[list[str]]:
     "The sums of a run, as parts of lines; layers: below the module tree, not the table of kernels"
     t, timed = run.totals, run.hardware is not None
@@ -122,7 +127,7 @@ def sums(run, layers: bool = False) -> list[list[str]]:
     ]
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #68573686
-COLORS = {"compute": "yellow", "memory": "blue"}  # of a bar, by what bounds the kernel
+COLORS = {"compute": "yellow", "memory": "blue", "launch": "magenta"}  # of a bar, by what bounds the kernel
 
 
 def print_run(run, sort: str = "cost") -> None:
@@ -213,6 +218,10 @@ def workload_options(a) -> None:
     a.add_argument("--cache-len", type=count, default=0, metavar="N", help="tokens already in the KV cache")
     a.add_argument("--logits", choices=("last", "all"), default="last")
     a.add_argument("--hardware", metavar="NAME", help="device name, alias, or path of a device file")
+    a.add_argument(
+        "--framework", metavar="NAME",
+        help="time by measured kernels of vllm, sglang or tensorrt-llm, not by the roofline; needs --hardware"
+    )
     _width_options(a)
     a.add_argument(
         "--active-experts", type=amount, metavar="N",
@@ -267,15 +276,18 @@ def _sizes(args) -> dict:
 def _run(args):
     "The model that was named at the workload and on the device that were"
     without = [name for names in args.without for name in names.split(",")]
+    if args.framework and args.hardware is None:
+        raise UsageError("--framework times the kernels of a device; give it with --hardware, such as h100")
     run = _cost(args, lambda cost: cost.at(execution=args.execution, without=without, **_sizes(args)))
-    return run if args.hardware is None else run.on(args.hardware)
+    return run if args.hardware is None else run.on(args.hardware, args.framework)
 
 # %% ../../../nbs/app/cli/02_analyze.ipynb #a7b8ec40
 def _waterfall(args) -> int:
     "Print what each step from eager execution to engine saves"
     from lm_predictor.timing.waterfall import stages
-    if args.layers or args.sort or args.without:
-        raise UsageError("--waterfall has a row for each execution and rewrite; leave out --layers, --sort, --without")
+    if args.layers or args.sort or args.without or args.framework:
+        raise UsageError("--waterfall has a row for each execution and rewrite; "
+                         "leave out --layers, --sort, --without, --framework")
     draw = picture(args.plot, True) if args.plot is not None else None
     sizes = _sizes(args)
     served = lambda cost: (stages(cost, hardware=args.hardware, **sizes), cost.at(execution="engine", **sizes), cost)
