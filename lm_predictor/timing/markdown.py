@@ -22,7 +22,9 @@ def as_markdown(run) -> str:
             f"written {t.write_bytes:,} B", memory]
     if device:
         rate = f" ({run.tokens_per_s:.4g} tokens/s)" if w.tokens else ""
-        sums.append(f"time at least {t.time_s:.4g} s{rate}")
+        how = "" if run.framework else "at least "
+        held = f", {run.host_s:.4g} s of it the host's, by kernels of {run.framework}" if run.framework else ""
+        sums.append(f"time {how}{t.time_s:.4g} s{rate}{held}")
     said = [f"not counted: {o} ({at})" for o, at in run.uncounted] + [f"note: {n}" for n in run.notes]
     timed, header = ("time (s) | bound | ", "--:|---|") if device else ("", "")
     times = lambda k: f"{k.time_s:.3g} | {k.bound} | " if device else ""

@@ -115,10 +115,11 @@ def _roofs(ax, device, roofs, limits, alone: bool) -> None:
         )
 
 # %% ../../../nbs/app/plots/03_roofline.ipynb #97c836fc
-def _undrawn_note(ax, points) -> list:
-    "What share of the time is spent in kernels that stand nowhere"
+def _undrawn_note(ax, points, host: float = 0.0) -> list:
+    "What share of the time is spent in kernels that stand nowhere, and by the host"
     rest = 1 - sum(p.share for p in points)
-    text = f"not drawn: kernels without arithmetic, {_percent(rest)} of the time"
+    named = f"the host and kernels without arithmetic, {_percent(host)} and" if host else "kernels without arithmetic,"
+    text = f"not drawn: {named} {_percent(max(rest - host, 0))} of the time"
     return (
         [ax.annotate(text, (0, 0), xycoords="axes fraction", xytext=(5, 5), textcoords="offset points", fontsize=8.5)]
         if rest >= 0.0005
@@ -229,8 +230,8 @@ def _roofline_title(run: Run | Hardware) -> str:
     "What a roofline is of; raises ModelError for a run without a device"
     if isinstance(run, Hardware):
         return f"{run.title}: what it can do at most"
-    time = seconds(run.time_s, "µ")
-    return f"{subject(run)}\n{run.hardware.title}: {time} at least"
+    time, how = seconds(run.time_s, "µ"), f"by kernels of {run.framework}" if run.framework else "at least"
+    return f"{subject(run)}\n{run.hardware.title}: {time} {how}"
 
 
 def _circles(ax, points):
@@ -264,6 +265,6 @@ def plot_roofline(
             _roofline_legend(ax, held)
     _moves(ax, ax.set_title(title), *_roof_notes(ax, device, above, found))
     if not alone:
-        _moves(ax, _circles(ax, found), *_undrawn_note(ax, found))
+        _moves(ax, _circles(ax, found), *_undrawn_note(ax, found, run.host_s / run.time_s))
         _moves(ax, *_name_points(ax, device, above[0][1], found, labels))
     return ax.figure
