@@ -1,5 +1,6 @@
 "Times by measured kernels: what a user asks for, what comes out, and what is refused"
 import json
+from dataclasses import replace
 from importlib import resources
 from itertools import product
 
@@ -7,7 +8,7 @@ import pytest
 
 from lm_predictor import analyze
 from lm_predictor.app.cli.main import main
-from lm_predictor.timing.calibrated import FRAMEWORKS, calibration, calibration_from_dict, kernel_times, law
+from lm_predictor.timing.calibrated import FRAMEWORKS, LAUNCH_S, calibration, calibration_from_dict, law, step_times
 from lm_predictor.timing.hardware import HardwareError, hardware_names, load_hardware
 
 COST = analyze("llama-3.1-8b")
@@ -57,17 +58,17 @@ def test_without_a_framework_nothing_changes():
     assert data["framework"] == "sglang" and data["roofline_s"] < data["totals"]["time_s"] and data["kernels"][0]["least_s"] > 0
 
 
-def test_experts_pay_for_their_call_once():
-    "The two grouped products of a layer have one launch between them, and what stands between them has none"
-    run = analyze("mixtral-8x7b").at(batch_size=16, cache_len=1024).on("h100", "sglang")
-    fit = kernel_times(load_hardware("h100"), "sglang").fit("experts")
-    grouped = [k for k in run.kernels if "grouped_mm" in k.operation]
-    assert len(grouped) == 2
-    free = sum(k.time_s for k in grouped) - fit.launch_s
-    moved = sum(k.least_s for k in grouped)
-    assert moved < free < 2 * moved
-    inside = [k for k in run.kernels if k.path.endswith("mlp.experts.act_fn")]
-    assert inside and all(k.time_s < fit.launch_s / 4 for k in inside)
+def test_the_interval_is_around_the_time_and_only_with_a_framework():
+    run = COST.at(batch_size=16, cache_len=1024).on("h100", "sglang")
+    low, high = run.interval_s
+    assert low < run.time_s < high and COST.at(seq_len=8).on("h100").interval_s is None
+
+
+def test_fp8_is_faster_where_the_device_multiplies_it():
+    "A prompt is bound by arithmetic: at most twice as fast, and the A100, without fp8, multiplies 16 bits"
+    prompt = lambda device, bits: COST.at(seq_len=8192, w_bits=bits, a_bits=bits).on(device, "vllm").time_s
+    assert 1.5 < prompt("h100", 16) / prompt("h100", 8) < 2.0
+    assert prompt("a100", 16) / prompt("a100", 8) < 2.0
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -88,7 +89,7 @@ def test_bad_input_is_one_sentence(capsys, arguments, said):
 def test_the_command_prints_time_host_and_roofline(capsys):
     assert main(["analyze", "llama-3.1-8b", "--batch-size", "16", "--cache-len", "4096", "--hardware", "h100", "--framework", "trtllm"]) == 0
     said = capsys.readouterr().out
-    assert "by measured kernels of tensorrt-llm, 700 us of it the host's; roofline 7.09 ms" in said and "launch" in said
+    assert "as tensorrt-llm, 700 us of it the host's; roofline 7.09 ms" in said and "80 % within" in said and "launch" in said
 
 
 @pytest.mark.parametrize("name", ("launch_s", "compute", "memory", "power"))
@@ -100,13 +101,18 @@ def test_a_damaged_calibration_is_refused(name, value):
 
 
 def test_a_device_calibrated_for_other_frameworks_names_them(monkeypatch):
-    found = calibration("h100")
     import lm_predictor.timing.calibrated as module
+    found = calibration("h100")
     kept = type(found)(found.device, tuple(f for f in found.fits if f.framework == "vllm"))
-    monkeypatch.setattr(module, "calibration", lambda device: kept)
-    module.kernel_times.cache_clear() if hasattr(module.kernel_times, "cache_clear") else None
+    monkeypatch.setattr(module, "_shipped", lambda: {found.device: kept})
+    other = replace(load_hardware("h100"), notes="of which nothing is kept yet")
     with pytest.raises(HardwareError, match="is not calibrated for sglang; it is for vllm"):
-        getattr(module.kernel_times, "__wrapped__", module.kernel_times)(load_hardware("h100"), "sglang")
+        step_times(other, "sglang")
+
+
+def test_kernels_of_a_step_have_the_launch_of_a_graph():
+    run = COST.at(batch_size=1, cache_len=16).on("h100", "vllm")
+    assert all(k.time_s > LAUNCH_S for k in run.kernels) and min(k.time_s for k in run.kernels) < 1.1 * LAUNCH_S
 
 
 def test_files_are_plain_json():

@@ -26,7 +26,7 @@ from ..models.quantization import Quantization
 from ..records.graph import Graph
 from ..models.validation import ModelError
 from ..records.model import ModelRecord
-from .calibrated import calibrated_rows, kernel_times
+from .calibrated import INTERVAL, calibrated_rows, step_times
 from .hardware import Hardware, compute_dtype, load_hardware
 from .layers import LayerRow, layer_rows, sorted_tree
 from .markdown import as_markdown
@@ -104,28 +104,32 @@ class Run:
     def on(self, hardware, framework: str | None = None) -> Run:
         """The same run with times: a Hardware, a name, an alias or the path of a device file.
 
-        With a framework (vllm, sglang, tensorrt-llm) the times are those of its measured kernels and of its host,
-        else the roofline's. Raises HardwareError for an unknown device or framework.
+        With a framework (vllm, sglang, tensorrt-llm) a kernel reaches what its measured products reach, and its
+        host's time is added; else the times are the roofline's. Raises HardwareError for an unknown device or framework.
         """
         device, w = load_hardware(hardware), self.workload
         weights, cached = compute_dtype(w.w_bits, w.a_bits, device), compute_dtype(w.kv_bits, w.a_bits, device)
-        rows, least, times = [], [], kernel_times(device, framework) if framework else None
+        rows, least, times = [], [], step_times(device, framework) if framework else None
         for k in self.kernels:
             # attention multiplies activations by the cache
             dtype = cached if k.operation.startswith("attention") else weights
             dtype = k.multiplies if k.multiplies in dict(device.peaks) else dtype
             t = kernel_time(k.flops, k.matmul_flops, k.read_bytes + k.write_bytes, device, dtype)
             rows.append(replace(k, time_s=t.time_s, bound=t.bound))
-            least.append((k, t, dtype))
-        if times:
-            rows = calibrated_rows(times, least, getattr(w, "seq_len", 0), getattr(w, "kv_bits", 16))
+            least.append((k, t))
+        rows = calibrated_rows(times, least) if times else rows
         host = times.host_s if times else 0.0
         total = replace(self.totals, time_s=math.fsum([host, *(k.time_s * k.count for k in rows)]))
         lacking = sorted({k.multiplies for k in rows} - {"", *dict(device.peaks)})
         said = [f"{device.title} multiplies no {t}: its products are timed at {weights}" for t in lacking]
-        said += times.notes(rows) if times else []
+        said += times.notes() if times else []
         return replace(self, kernels=tuple(rows), totals=total, hardware=device, notes=(*self.notes, *said),
                        framework=times.framework if times else "", host_s=host)
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        "Between which times 80 % of the measured ones are, in seconds; None where the time is a roofline"
+        return tuple(part * self.time_s for part in INTERVAL) if self.framework else None
 
     @property
     def least_s(self) -> float:
@@ -202,7 +206,8 @@ class Run:
                 "device_bytes": device.memory_bytes if device else None, "fits": self.fits
             },
             **({"quantization": self.quantization} if self.quantization else {}),
-            **({"framework": self.framework, "host_s": self.host_s, "roofline_s": self.least_s}
+            **({"framework": self.framework, "host_s": self.host_s, "interval_s": self.interval_s,
+                "roofline_s": self.least_s}
                if self.framework else {}), **rows,
             "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)
         }

@@ -96,7 +96,8 @@ def _time_lines(run) -> list[list[str]]:
     said = "a roofline, the least for this execution, not a measured time"
     if run.framework:
         least, host = seconds(run.least_s), seconds(run.host_s)
-        said = f"by measured kernels of {run.framework}, {host} of it the host's; roofline {least}"
+        low, high = map(seconds, run.interval_s)
+        said = f"80 % within {low} to {high}; as {run.framework}, {host} of it the host's; roofline {least}"
     lines, device = [[f"time {seconds(run.time_s)} ({digits(run.tokens_per_s)} tokens/s): {said}"]], run.hardware
     if not run.fits:
         needed, held = apart(run.memory_bytes, device.memory_bytes, "B")
@@ -220,7 +221,7 @@ def workload_options(a) -> None:
     a.add_argument("--hardware", metavar="NAME", help="device name, alias, or path of a device file")
     a.add_argument(
         "--framework", metavar="NAME",
-        help="time by measured kernels of vllm, sglang or tensorrt-llm, not by the roofline; needs --hardware"
+        help="time as vllm, sglang or tensorrt-llm, by measured kernels, not by the roofline; needs --hardware"
     )
     _width_options(a)
     a.add_argument(
