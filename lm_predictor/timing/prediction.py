@@ -105,7 +105,7 @@ class Run:
         """The same run with times: a Hardware, a name, an alias or the path of a device file.
 
         With a framework (vllm, sglang, tensorrt-llm) a kernel reaches what its measured products reach, and its
-        host's time is added; else the times are the roofline's. Raises HardwareError for an unknown device or framework.
+        host's time is added; else the times are the roofline's. Raises HardwareError for what is unknown of the two.
         """
         device, w = load_hardware(hardware), self.workload
         weights, cached = compute_dtype(w.w_bits, w.a_bits, device), compute_dtype(w.kv_bits, w.a_bits, device)
