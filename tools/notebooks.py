@@ -48,7 +48,10 @@ class Forked:
             os.environ.update(env)
             sys.argv = ["ipykernel_launcher.py", *arguments]
             sys.path[:] = [p for p in sys.path if p not in ("", str(ROOT/"tools"))]
+            import jupyter_client.provisioning.local_provisioner as provisioner
             from ipykernel.kernelapp import IPKernelApp
+            from jupyter_client import launch_kernel
+            provisioner.launch_kernel = launch_kernel  # a notebook that starts a server has kernels of its own
             asyncio.set_event_loop(asyncio.new_event_loop())  # not the one that runs in this process's parent
             IPKernelApp.launch_instance([*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
         finally:
