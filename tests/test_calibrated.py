@@ -61,6 +61,7 @@ def test_without_a_framework_nothing_changes():
 def test_the_interval_is_around_the_time_and_only_with_a_framework():
     run = COST.at(batch_size=16, cache_len=1024).on("h100", "sglang")
     low, high = run.interval_s
+    assert COST.at(batch_size=16, cache_len=1024).on("l4", "sglang").interval_s is None  # not calibrated
     assert low < run.time_s < high and COST.at(seq_len=8).on("h100").interval_s is None
 
 

@@ -26,7 +26,7 @@ from ..models.quantization import Quantization
 from ..records.graph import Graph
 from ..models.validation import ModelError
 from ..records.model import ModelRecord
-from .calibrated import INTERVAL, calibrated_rows, step_times
+from .calibrated import INTERVAL, calibrated_rows, calibration, step_times
 from .hardware import Hardware, compute_dtype, load_hardware
 from .layers import LayerRow, layer_rows, sorted_tree
 from .markdown import as_markdown
@@ -128,8 +128,9 @@ class Run:
 
     @property
     def interval_s(self) -> tuple[float, float] | None:
-        "Between which times 80 % of the measured ones are, in seconds; None where the time is a roofline"
-        return tuple(part * self.time_s for part in INTERVAL) if self.framework else None
+        "Between which times 80 % of the measured ones are, in seconds; None where the device is not calibrated"
+        known = self.framework and calibration(self.hardware)
+        return tuple(part * self.time_s for part in INTERVAL) if known else None
 
     @property
     def least_s(self) -> float:

@@ -96,8 +96,9 @@ def _time_lines(run) -> list[list[str]]:
     said = "a roofline, the least for this execution, not a measured time"
     if run.framework:
         least, host = seconds(run.least_s), seconds(run.host_s)
-        low, high = map(seconds, run.interval_s)
-        said = f"80 % within {low} to {high}; as {run.framework}, {host} of it the host's; roofline {least}"
+        within = " to ".join(map(seconds, run.interval_s or ()))
+        said = f"80 % within {within}; " if within else "an estimate, without an interval; "
+        said += f"as {run.framework}, {host} of it the host's; roofline {least}"
     lines, device = [[f"time {seconds(run.time_s)} ({digits(run.tokens_per_s)} tokens/s): {said}"]], run.hardware
     if not run.fits:
         needed, held = apart(run.memory_bytes, device.memory_bytes, "B")
