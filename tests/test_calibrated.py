@@ -87,7 +87,8 @@ def test_bad_input_is_one_sentence(capsys, arguments, said):
     assert status in (1, 2) and said in found.err and "Traceback" not in found.err
 
 
-def test_the_command_prints_time_host_and_roofline(capsys):
+def test_the_command_prints_time_host_and_roofline(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["analyze", "llama-3.1-8b", "--batch-size", "16", "--cache-len", "4096", "--hardware", "h100", "--framework", "trtllm"]) == 0
     said = capsys.readouterr().out
     assert "as tensorrt-llm, 700 us of it the host's; roofline 7.09 ms" in said and "80 % within" in said and "launch" in said
