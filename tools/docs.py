@@ -48,7 +48,7 @@ ORDER = {  # pages of a folder in the order in which they are read; those that a
 REFERENCE = ("devices", "coverage", "limits", "benchmarks")
 MODULES = {  # packages in the order in which they import one another, with their titles
     "formula": "Formulas", "records": "Records", "models": "Models", "cost": "Cost", "timing": "Time", "tracing": "Tracing",
-    "verification": "Verification", "obtain": "Obtaining a record", "agent": "The agent", "library": "Formulas as a library",
+    "verification": "Verification", "obtain": "Obtaining a record", "measurement": "Measurement", "agent": "The agent", "library": "Formulas as a library",
     "app": "The application"}
 
 

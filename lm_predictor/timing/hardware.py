@@ -38,6 +38,7 @@ class Hardware:
     aliases: tuple = ()
     sources: tuple = ()       # ((figure, document and address), ...)
     notes: str = ""
+    calibration: str = ""     # JSON of what was measured on it, for `timing.calibrated`
 
     def peak(self, dtype: str) -> int:  # FLOP/s
         "Dense peak of a matrix product whose operands are of this type"
@@ -87,7 +88,7 @@ def _link(source):
 
 # %% ../../nbs/timing/00_hardware.ipynb #32a1cf5b
 _REQUIRED = ("name", "memory_bytes", "memory_bandwidth_bytes_per_s", "peak_flops_per_s", "vector_flops_per_s")
-_KEYS = (*_REQUIRED, "title", "vendor", "aliases", "l2_cache_bytes", "sources", "notes")
+_KEYS = (*_REQUIRED, "title", "vendor", "aliases", "l2_cache_bytes", "sources", "notes", "calibration")
 
 
 def _fail(where, rule): raise HardwareError(f"{where}: {rule}")
@@ -103,6 +104,12 @@ def _number(where, path, value):
 def _text(where, path, value):
     if isinstance(value, str): return value
     _fail(where, f"{path} must be text, not {_brief.repr(value)}")
+
+
+def _object(where, path, value):
+    "The JSON of an object; empty for none"
+    if isinstance(value, dict | None): return json.dumps(value) if value else ""
+    _fail(where, f"{path} must be an object, not {_brief.repr(value)}")
 
 # %% ../../nbs/timing/00_hardware.ipynb #94abcb4f
 def _group(where, path, value, known, read):
@@ -141,7 +148,7 @@ def hardware_from_dict(
         _number(where, "memory_bandwidth_bytes_per_s", top["memory_bandwidth_bytes_per_s"]), peaks, vector,
         None if l2 is None else _number(where, "l2_cache_bytes", l2), _text(where, "vendor", top.get("vendor", "")),
         tuple(_text(where, f"aliases[{i}]", a) for i, a in enumerate(aliases)), (),
-        _text(where, "notes", top.get("notes", "")))
+        _text(where, "notes", top.get("notes", "")), _object(where, "calibration", top.get("calibration")))
     figures = [figure for figure, _ in device.figures()]  # what a source may name
     return replace(device, sources=_group(where, "sources", top.get("sources", {}), figures, _text))
 

@@ -26,7 +26,7 @@ from ..models.quantization import Quantization
 from ..records.graph import Graph
 from ..models.validation import ModelError
 from ..records.model import ModelRecord
-from .calibrated import INTERVAL, calibrated_rows, calibration, step_times
+from .calibrated import calibrated_rows, step_times
 from .hardware import Hardware, compute_dtype, load_hardware
 from .layers import LayerRow, layer_rows, sorted_tree
 from .markdown import as_markdown
@@ -109,7 +109,7 @@ class Run:
         """
         device, w = load_hardware(hardware), self.workload
         weights, cached = compute_dtype(w.w_bits, w.a_bits, device), compute_dtype(w.kv_bits, w.a_bits, device)
-        rows, least, times = [], [], step_times(device, framework) if framework else None
+        rows, least, times = [], [], step_times(device, framework, weights) if framework else None
         for k in self.kernels:
             # attention multiplies activations by the cache
             dtype = cached if k.operation.startswith("attention") else weights
@@ -122,15 +122,15 @@ class Run:
         total = replace(self.totals, time_s=math.fsum([host, *(k.time_s * k.count for k in rows)]))
         lacking = sorted({k.multiplies for k in rows} - {"", *dict(device.peaks)})
         said = [f"{device.title} multiplies no {t}: its products are timed at {weights}" for t in lacking]
-        said += times.notes() if times else []
+        said += times.notes(self.execution) if times else []
         return replace(self, kernels=tuple(rows), totals=total, hardware=device, notes=(*self.notes, *said),
                        framework=times.framework if times else "", host_s=host)
 
     @property
     def interval_s(self) -> tuple[float, float] | None:
         "Between which times 80 % of the measured ones are, in seconds; None where the device is not calibrated"
-        known = self.framework and calibration(self.hardware)
-        return tuple(part * self.time_s for part in INTERVAL) if known else None
+        known = step_times(self.hardware, self.framework).interval if self.framework else None
+        return tuple(part * self.time_s for part in known) if known else None
 
     @property
     def least_s(self) -> float:

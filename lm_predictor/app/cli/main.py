@@ -31,6 +31,8 @@ COMMANDS = (
                          "and checks it again when it is run"),
     ("sweep", "sweep", "a row for every combination of sizes, devices, executions and widths, as CSV or Parquet"),
     ("diff", "diff", "what changed between two models, two classes, or the records of one, line by line of the source"),
+    ("calibrate", "measure", "measure this machine for a minute, and write a device file (needs the measure extra)"),
+    ("measure", "measure", "run a model with random weights here, measured beside predicted (needs the measure extra)"),
     ("report", "report", "write a page with sliders that answers every workload of a model by itself"),
     ("generate", "generate", "write the formulas of a class or model as a program that works alone"),
     ("explore", "analyze", "the explorer: a page with sliders in the browser (needs the notebook extra)"),

@@ -75,10 +75,11 @@ def token_ids(model, batch_size, seq_len, cache=None, cache_len=0) -> torch.Tens
     return torch.zeros((batch_size * books, tokens), dtype=torch.long, device=model.device)
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #0befe1b8
-def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0):
+def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0, tokens=token_ids):
     """One inference forward of a causal language model on token ids of the given sizes.
 
     cache_len: the tokens that came before. They are in `cache`; a model that keeps none runs them again.
+    tokens: what makes the ids, with the arguments of `token_ids`.
     """
     name, known = cache_name(model), inspect.signature(model.forward).parameters
     more = {name: cache} if name and cache is not None else {}
@@ -87,7 +88,7 @@ def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0):
     if "use_cache" in known:
         more["use_cache"] = bool(name)
     with ordered_sets(model):
-        return model(input_ids=token_ids(model, batch_size, seq_len, cache, cache_len), **more)
+        return model(input_ids=tokens(model, batch_size, seq_len, cache, cache_len), **more)
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #78aae841
 def empty_cache(model):

@@ -265,11 +265,14 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        out = self._execute(func, args, kwargs)
         name = func._schema.name.split("::")[-1]
         if self._stack and name not in METADATA:
             self._record(func, name, args, kwargs, out)
         return out
+
+    def _execute(self, func, args, kwargs):
+        return func(*args, **kwargs)
 
     def _record(self, func, name, args, kwargs, out):
         every, ins = list(tensors_in((args, kwargs))), {}  # a tensor may be given twice
