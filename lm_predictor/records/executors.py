@@ -9,7 +9,7 @@ import itertools
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 
 from .. import __version__
 
@@ -42,6 +42,14 @@ def _checked(here: dict, function: Callable, task):
                               "install the same version there")
     return function(task)
 
+
+def _outcome(here: dict, function: Callable, task) -> tuple:
+    "(what `_checked` gives, None), or (None, what it raises): an error that comes otherwise is the executor's own"
+    try:
+        return _checked(here, function, task), None
+    except Exception as e:
+        return None, e
+
 # %% ../../nbs/records/08_executors.ipynb #7fe3ff30
 def _lost() -> tuple:
     "What executors raise where workers have died, or have been sent away"
@@ -53,6 +61,27 @@ def _gone(executor: Executor) -> bool:
     "Whether the scheduler of a dask executor is gone: then its futures never end"
     return getattr(getattr(executor, "_client", None), "status", "") in ("closing", "closed")
 
+
+def _ended(executor: Executor, out: Iterable) -> set:
+    "The futures that have ended after five seconds at most"
+    ended = wait(out, timeout=5, return_when=FIRST_COMPLETED).done
+    if not ended and _gone(executor):
+        raise BrokenExecutor
+    return ended
+
+
+def _fetched(future: Future, left: int) -> tuple | None:
+    "What a piece gives, in a tuple; raises its error; None after one of the executor's own while times are `left`"
+    try:
+        value, error = future.result()
+    except Exception as e:
+        if isinstance(e, _lost()) or not left:
+            raise
+        return None
+    if error:
+        raise error
+    return (value,)
+
 # %% ../../nbs/records/08_executors.ipynb #ff0605c1
 def completed(
     executor: Executor,
@@ -60,20 +89,22 @@ def completed(
     tasks: Iterable,        # that can be pickled
     packages: Iterable[str] = ("lm-predictor",),  # what the workers must have in the same version
     ahead: int = 16,        # tasks that are out at a time
+    again: int = 3,         # times that a task is given out again after an error of the executor itself
 ) -> Iterator[tuple]:       # (task, what the function gives), as they come in
     "Let an executor work tasks off; raises WorkerError where its workers cannot, and whatever the function raises"
     here, out, todo = installed(packages), {}, iter(tasks)
     try:
         while True:
             for task in itertools.islice(todo, ahead - len(out)):
-                out[executor.submit(_checked, here, function, task)] = task
+                out[executor.submit(_outcome, here, function, task)] = task, again
             if not out:
                 return
-            ready = wait(out, timeout=5, return_when=FIRST_COMPLETED).done
-            if not ready and _gone(executor):
-                raise BrokenExecutor
-            for future in ready:
-                yield out.pop(future), future.result()
+            for future in _ended(executor, out):
+                task, left = out.pop(future)
+                if (result := _fetched(future, left)) is None:
+                    out[executor.submit(_outcome, here, function, task)] = task, left - 1
+                else:
+                    yield task, result[0]
     except Exception as e:
         if isinstance(e, _lost()) or _gone(executor):
             raise WorkerError(f"the executor has lost its workers ({type(e).__name__}); what is done is kept: "
