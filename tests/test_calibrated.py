@@ -67,9 +67,13 @@ def test_the_interval_is_around_the_time_and_only_with_a_framework():
 
 
 def test_fp8_is_faster_where_the_device_multiplies_it():
-    "A prompt is bound by arithmetic: at most twice as fast, and the A100, without fp8, multiplies 16 bits"
+    """A prompt is bound by arithmetic: at most twice as fast, and the A100, without fp8, multiplies 16 bits.
+
+    The tables have (8192, 4096) by (4096, 4096) in 0.347 and 0.299 ms, and by (4096, 8192) in 0.796 and 0.515 ms: 1.16
+    and 1.55 times as fast, with what quantizes the input.
+    """
     prompt = lambda device, bits: COST.at(seq_len=8192, w_bits=bits, a_bits=bits).on(device, "vllm").time_s
-    assert 1.5 < prompt("h100", 16) / prompt("h100", 8) < 2.0
+    assert 1.16 < prompt("h100", 16) / prompt("h100", 8) < 2.0
     assert prompt("a100", 16) / prompt("a100", 8) < 2.0
 
 

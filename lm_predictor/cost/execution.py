@@ -39,6 +39,7 @@ class DeviceKernel:
     writes: tuple[int, ...] = ()  # tensors that it writes to memory
     multiplies: str = ""  # the type that its products multiply where their inputs are quantized: fp8, int8, fp4
     plain: str = field(default="", compare=False)  # in `engine`: why no rule covers it; empty where one does
+    products: tuple[Node, ...] = field(default=(), compare=False, repr=False)  # the matrix products that it runs
 
 
 def base_name(op: str) -> str:
@@ -438,12 +439,13 @@ def kernel(plan: Plan, group: list[int], read: dict[int, list[int]]) -> DeviceKe
     times, inside = plan.times.get(group[0]), [total(n.inside[i] for n in nodes) for i in (0, 1)]
     main = nodes[0] if times else max(nodes, key=lambda n: RANK.get(n.kind, 0))
     return DeviceKernel(title(plan, group), main.call, main.line, times or graph.repeat(main.call),
-                        Cost(total(n.flops for n in nodes), total(n.matmul_flops for n in nodes),
+                        Cost(*(total(getattr(n, what) for n in nodes) for what in ("flops", "matmul_flops")),
                              bytes_read + inside[0],
                              total(e * graph.tensors[t].item for t, e in out.items()) + inside[1]),
-                        tuple(group), inside[0] + inside[1], tuple(needed), tuple(out), multiplies(graph, nodes))
+                        tuple(group), inside[0] + inside[1], tuple(needed), tuple(out), multiplies(graph, nodes),
+                        products=tuple(n for n in nodes if n.kind == "matmul"))
 
-
+# %% ../../nbs/cost/02_execution.ipynb #288a9db8
 def title(plan: Plan, group: list[int]) -> str:
     "The operators of a kernel by name, after its role in attention"
     role = next((plan.roles[i] for i in group if i in plan.roles), "")
@@ -479,7 +481,8 @@ def source_kernels(graph: Graph, execution: str = "flash") -> list[DeviceKernel]
         return [
             DeviceKernel(
                 base_name(n.op), n.call, n.line, repeat[n.call], graph.cost(n), (i,), n.inside[0] + n.inside[1],
-                tuple(r.tensor for r in n.reads), tuple(t for t, _ in n.writes), multiplies(graph, [n])
+                tuple(r.tensor for r in n.reads), tuple(t for t, _ in n.writes), multiplies(graph, [n]),
+                products=(n,) * (n.kind == "matmul")
             )
             for i, n in nodes.items()
         ]

@@ -10,9 +10,10 @@ import zlib
 import numpy as np
 
 from ..timing.calibrated import law
+from ..timing.laws.law import Chip, Law
 
 # %% auto #0
-__all__ = ['NAMES', 'LOW', 'HIGH', 'fit_law', 'fitted_groups', 'errors']
+__all__ = ['NAMES', 'LOW', 'HIGH', 'fit_law', 'fitted_groups', 'errors', 'fit_parameters']
 
 # %% ../../nbs/measurement/01_fit.ipynb #9b2470f4
 NAMES = ("launch_s", "compute", "memory", "power")  # of the parameters of the law, in its order
@@ -45,3 +46,27 @@ def errors(predicted: np.ndarray, measured: np.ndarray) -> dict:
     off = np.abs(predicted / measured - 1)
     return {"mape": round(100 * float(off.mean()), 1), "median": round(100 * float(np.median(off)), 1),
             "p90": round(100 * float(np.quantile(off, 0.9)), 1)}
+
+# %% ../../nbs/measurement/01_fit.ipynb #70449c61
+def fit_parameters(
+    law: Law,
+    work,                   # of the law, with arrays
+    chip: Chip,
+    time_s: np.ndarray,     # measured seconds
+    starts: tuple = ({},),  # parameter -> how many times its start a fit begins at
+    prior: float = 0.3,     # weight of a factor e from a parameter's start, in factors e of a row's time
+) -> dict:                  # parameter -> value
+    "The parameters of a law that are nearest to measured times, by the logarithm of the time; needs SciPy"
+    from scipy.optimize import least_squares
+    names, log = [p.name for p in law.parameters], np.log(time_s)
+    low, begin, high = (np.log([getattr(p, at) for p in law.parameters]) for at in ("low", "start", "high"))
+
+    def off(x):
+        told = np.log(law.time(dict(zip(names, np.exp(x))), work, chip))
+        return np.concatenate([told - log, prior * (x - begin)])
+
+    tries = []
+    for start in starts:
+        x = np.clip(begin + np.log([start.get(n, 1.0) for n in names]), low + 1e-6, high - 1e-6)
+        tries.append(least_squares(off, x, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=50))
+    return dict(zip(names, map(float, np.exp(min(tries, key=lambda t: t.cost).x))))

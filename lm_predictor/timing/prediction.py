@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from ..cost.execution import DEFAULT_EXECUTION, EXECUTIONS, DeviceKernel, attentions
 from ..cost.rewrites.engine import check_rewrites, executed
@@ -31,6 +31,7 @@ from .hardware import Hardware, compute_dtype, load_hardware
 from .layers import LayerRow, layer_rows, sorted_tree
 from .markdown import as_markdown
 from .roofline import kernel_time
+from .work import work_of
 
 # %% auto #0
 __all__ = ['KernelRow', 'Totals', 'left_out', 'Run', 'kernel_row', 'notes_of', 'ModelCost']
@@ -57,6 +58,7 @@ class KernelRow:
     multiplies: str = ""  # the type that its products multiply where their inputs are quantized: fp8, int8, fp4
     plain: str = ""  # in `engine`: why no rule covers it; empty where one does
     least_s: float | None = None  # where the time is calibrated: what the roofline says
+    work: Callable = field(default=type(None), compare=False, repr=False)  # gives its sizes, for a law
 
 
 @dataclass(frozen=True)
@@ -104,27 +106,25 @@ class Run:
     def on(self, hardware, framework: str | None = None) -> Run:
         """The same run with times: a Hardware, a name, an alias or the path of a device file.
 
-        With a framework (vllm, sglang, tensorrt-llm) a kernel reaches what its measured products reach, and its
-        host's time is added; else the times are the roofline's. Raises HardwareError for what is unknown of the two.
+        With a framework (vllm, sglang, tensorrt-llm) a kernel takes the time of its law, or reaches what measured
+        products reach, and the host's time is added. Raises HardwareError for what is unknown of the two.
         """
         device, w = load_hardware(hardware), self.workload
         weights, cached = compute_dtype(w.w_bits, w.a_bits, device), compute_dtype(w.kv_bits, w.a_bits, device)
-        rows, least, times = [], [], step_times(device, framework, weights) if framework else None
+        least, times = [], step_times(device, framework, weights) if framework else None
         for k in self.kernels:
             # attention multiplies activations by the cache
             dtype = cached if k.operation.startswith("attention") else weights
             dtype = k.multiplies if k.multiplies in dict(device.peaks) else dtype
-            t = kernel_time(k.flops, k.matmul_flops, k.read_bytes + k.write_bytes, device, dtype)
-            rows.append(replace(k, time_s=t.time_s, bound=t.bound))
-            least.append((k, t))
-        rows = calibrated_rows(times, least) if times else rows
-        host = times.host_s if times else 0.0
-        total = replace(self.totals, time_s=math.fsum([host, *(k.time_s * k.count for k in rows)]))
+            least.append((k, kernel_time(k.flops, k.matmul_flops, k.read_bytes + k.write_bytes, device, dtype), dtype))
+        rows = calibrated_rows(times, least, w.kv_bits) if times else [
+            replace(k, time_s=t.time_s, bound=t.bound) for k, t, _ in least]
+        total = math.fsum([host := times.host_s if times else 0.0, *(k.time_s * k.count for k in rows)])
         lacking = sorted({k.multiplies for k in rows} - {"", *dict(device.peaks)})
         said = [f"{device.title} multiplies no {t}: its products are timed at {weights}" for t in lacking]
-        said += times.notes(self.execution) if times else []
-        return replace(self, kernels=tuple(rows), totals=total, hardware=device, notes=(*self.notes, *said),
-                       framework=times.framework if times else "", host_s=host)
+        notes = (*self.notes, *said, *(times.notes(self.execution) if times else ()))
+        return replace(self, kernels=tuple(rows), totals=replace(self.totals, time_s=total), notes=notes,
+                       hardware=device, framework=times.framework if times else "", host_s=host)
 
     @property
     def interval_s(self) -> tuple[float, float] | None:
@@ -190,9 +190,8 @@ class Run:
     def to_json(self, layers: bool = False, sort: str = "order") -> dict:
         "The run as the CLI prints it with --format json; with `layers`, the module tree instead of the kernels"
         w, device, t = self.workload, self.hardware, self.totals
-        fields = lambda k: {n: v for n, v in asdict(k).items()
-                            if n != "plain" and (n != "multiplies" or self.quantization)
-                            and (n != "least_s" or self.framework)}
+        hidden = ("plain", "work", *["multiplies"] * (not self.quantization), *["least_s"] * (not self.framework))
+        fields = lambda k: {n: v for n, v in vars(k).items() if n not in hidden}
         rows = {"layers": [asdict(row) for row in self.layers(sort)]} if layers else {
             "kernels": [{**fields(k), "share": self.share(k)} for k in self.sorted(sort)]}
         return {
@@ -236,11 +235,12 @@ def kernel_row(graph: Graph, kernel: DeviceKernel, path: str, values: dict) -> K
     "A device kernel with numbers; path: of its module. values: of every symbol"
     site, line = graph.calls[kernel.call], graph.lines[kernel.line]
     call = graph.lines[site.line] if site.line >= 0 else None
+    figures = [whole(f.evaluate(values)) for f in kernel.cost]
     return KernelRow(
         path, site.class_name, kernel.operation, f"{line.file}:{line.line}", line.code,
-        f"{call.file}:{call.line}" if call else "", kernel.repeat.evaluate(values),
-        *(whole(f.evaluate(values)) for f in kernel.cost), inside_bytes=whole(kernel.inside.evaluate(values)),
-        multiplies=kernel.multiplies, plain=kernel.plain
+        f"{call.file}:{call.line}" if call else "", kernel.repeat.evaluate(values), *figures,
+        inside_bytes=whole(kernel.inside.evaluate(values)), multiplies=kernel.multiplies, plain=kernel.plain,
+        work=partial(work_of, kernel, values, *figures[1:])
     )
 
 # %% ../../nbs/timing/02_prediction.ipynb #911a48d3
