@@ -203,7 +203,7 @@ def load_hardware(
     names, plain = _names(), _plain(name_or_path)
     if plain in names: return _shipped()[names[plain]]
     near = list(dict.fromkeys(names[n] for n in get_close_matches(plain[:80], names, 8)))[:3]
-    hint = f"near: {', '.join(near)}" if near else f"known: {', '.join(hardware_names())}"
+    hint = f"near: {', '.join(near)}" if near else f"`lm-predictor hardware` lists the {len(_shipped())} that are known"
     raise HardwareError(f"unknown hardware {_brief.repr(name_or_path)}; {hint}")
 
 # %% ../../nbs/timing/00_hardware.ipynb #246cd4e9

@@ -33,15 +33,14 @@ def hardware_options(h) -> None:
 
 def _device_row(name: str) -> list[str]:
     h = load_hardware(name)
-    peaks = ", ".join(f"{dtype} {peak / 1e12:,.4g}" for dtype, peak in h.peaks)
-    return [name, h.title, unit(h.memory_bytes, "B"), f"{unit(h.memory_bandwidth, 'B')}/s", peaks]
+    peaks = ", ".join(f"{dtype} {peak / 1e12:,.5g}" for dtype, peak in h.peaks)
+    return [name, unit(h.memory_bytes, "B"), f"{unit(h.memory_bandwidth, 'B')}/s", peaks]
 
 
 def hardware_command(args) -> int:
     "Print the devices, or the figures of one"
     if not args.name:
-        columns = [("name", "left"), ("device", "left"), ("memory", "right"), ("bandwidth", "right"),
-                   ("matrix peaks (TFLOP/s)", "left")]
+        columns = [("device", "left"), ("memory", "right"), ("bandwidth", "right"), ("matrix peaks (TFLOP/s)", "left")]
         print_table(columns, [_device_row(name) for name in hardware_names()])
         return 0
     h = load_hardware(args.name)

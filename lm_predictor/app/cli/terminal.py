@@ -187,11 +187,13 @@ def _widths(columns: list, rows: list, width: int) -> list[int] | None:
     lines = lambda i: [line for row in rows for line in str(row[i]).split("\n")]
     natural = [max(map(len, (header, *lines(i)))) for i, (header, _) in enumerate(columns)]
     word = lambda i: max((len(w) for line in lines(i) for w in line.split()), default=0)
-    least = [
-        n if side == "right" else max(len(header), min(n, NARROW, word(i)))
+    need = lambda most: [
+        n if side == "right" else max(len(header), min(n, most, word(i)))
         for i, ((header, side), n) in enumerate(zip(columns, natural))
     ]
-    room = width - sum(least) - 2 * (len(columns) - 1)
+    gaps, least = 2 * (len(columns) - 1), need(width)  # no word is cut, if that is possible
+    least = least if sum(least) + gaps <= width else need(NARROW)
+    room = width - sum(least) - gaps
     wanting = sorted(range(len(columns)), key=lambda i: natural[i] - least[i])
     for j, i in enumerate(wanting):  # who wants least gets all of it, the others equal parts of the rest
         more = min(natural[i] - least[i], max(room, 0) // (len(wanting) - j))

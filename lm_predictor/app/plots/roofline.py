@@ -79,12 +79,13 @@ def points(run: Run) -> tuple[Point, ...]:
     return tuple(sorted(found, key=lambda p: -p.share))
 
 # %% ../../../nbs/app/plots/03_roofline.ipynb #5ccb9e73
-def _limits(device, roofs, points) -> tuple:
+def _limits(device, roofs, points, alone=False) -> tuple:
     "Limits of both axes: set by the device; moved in steps of ten where a kernel that counts is outside"
     ridge, bandwidth = roofs[0][1] / device.memory_bandwidth, device.memory_bandwidth
     counted = [p for p in points if p.share >= 0.005]
     low = 10.0 ** floor(log10(min([0.1, *(p.intensity for p in counted)])))
-    high = max([ridge * (20 if points else 200), *(10.0 ** ceil(log10(p.intensity)) for p in counted)])
+    beyond = 1000 if alone else 20 if points else 200
+    high = max([ridge * beyond, *(10.0 ** ceil(log10(p.intensity)) for p in counted)])
     lowest = min([low * bandwidth, *(10.0 ** floor(log10(p.rate)) for p in counted)])
     return low, high, lowest / 5, roofs[0][1] * 9
 
@@ -257,7 +258,7 @@ def plot_roofline(
     run = load_hardware(run) if alone else run
     title, above = _roofline_title(run), roofs(run)
     device, found = (run, ()) if alone else (run.hardware, points(run))
-    ax, limits = _canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, above, found)
+    ax, limits = _canvas(ax, 8, 5, top=0.94 if alone else 0.89), _limits(device, above, found, alone)
     held = {p.kind for p in found}
     if not _kept(ax, ("roofline", device, above, limits, *sorted(held), legend)):
         _roofs(ax, device, above, limits, alone)
