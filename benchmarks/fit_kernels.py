@@ -3,7 +3,8 @@
     pip install -e ".[calibration]"
     python benchmarks/fit_kernels.py                           # every device: prints held-out errors; about an hour
     python benchmarks/fit_kernels.py --device h100_sxm --write  # writes hardware/calibrated/DEVICE.json
-    python benchmarks/fit_kernels.py --show                    # what hardware/calibrated says, as a table; no tables needed
+    python benchmarks/fit_kernels.py --show                    # what hardware/calibrated says, every fit; no tables needed
+    python benchmarks/fit_kernels.py --overview                # and the means of each device, framework and kind
 
 A fifth of the (N, K) pairs, of the head configurations or of the expert sizes is fitted; the errors are those of the
 others. Beside them stands the plain roofline on the same rows, and how far the same shapes are apart under two releases.
@@ -30,10 +31,15 @@ DEVICES = {"a100_sxm": ("nvidia_a100_sxm_80gb", 108), "h100_sxm": ("nvidia_h100_
            "b300_sxm": ("nvidia_b300", 148), "gb200": ("nvidia_gb200", 148), "gb300": ("nvidia_gb300", 148),
            "rtx_pro_6000_server": ("nvidia_rtx_pro_6000_blackwell_server", 188),
            "h100_pcie": ("nvidia_h100_pcie", 114), "a100_pcie": ("nvidia_a100_pcie_80gb", 108), "l4": ("nvidia_l4", 58)}
-PEAK = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8"}
+PEAK = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "w4a16_mxfp4": "bf16",
+        "w4a8_mxfp4_mxfp8": "fp8", "int4_wo": "bf16"}
+# bytes per second from a device to the others, one way: half of the NVLink rate of its datasheet, PCIe 4 or 5 x16 else
+LINKS = {"a100_sxm": 300e9, "h100_sxm": 450e9, "h200_sxm": 450e9, "b200_sxm": 900e9, "b300_sxm": 900e9, "gb200": 900e9,
+         "gb300": 900e9, "l40s": 32e9, "rtx_pro_6000_server": 64e9, "h100_pcie": 64e9, "a100_pcie": 32e9, "l4": 32e9}
 STARTS = {"product": ({}, {"feed_bytes_per_flop": 5}, {"launch_s": 2, "feed_bytes_per_flop": 0.5}),
           "context attention": ({}, {"packed": 0.1, "launch_s": 0.3}), "decode attention": ({}, {"launch_s": 0.3, "rows": 4}),
-          "experts": ({}, {"launch_s": 0.3}, {"prologue_s": 5}), "stream": ({}, {"launch_s": 3, "block_s": 10})}
+          "experts": ({}, {"launch_s": 0.3}, {"prologue_s": 5}), "stream": ({}, {"launch_s": 3, "block_s": 10}),
+          "all-reduce": ({}, {"link": 2})}
 
 
 def simple(m, chip):
@@ -59,25 +65,33 @@ def repeat(folder, table, framework):
     return round(100 * float(np.median(off)), 1) if len(off) > 100 else None
 
 
-def device_entries(folder, name, units):
+def newest(folder, table, framework):
+    "Each implementation in the newest release that has its types: (release, its rows)"
+    known = set()
+    for path in releases(folder, table, framework):
+        held = [m for m in measured_rows(path, table) if (m.kind, m.dtype, m.cache, m.heads) not in known]
+        sound = [m for m in held if len(set(m.groups)) > 1 and len(m.seconds) >= 30]
+        known |= {(m.kind, m.dtype, m.cache, m.heads) for m in sound if len(m.seconds) >= 1000 or m.law.kind != "experts"}
+        yield from ((path.parent.name, m) for m in sound)
+
+
+def device_entries(folder, name, units, only):
     "Every implementation of the newest release of each framework: (its fit, its four-parameter fit)"
     device = load_hardware(name)
-    for table in TABLES:
+    for table in only:
         for ours, framework in FRAMEWORKS.items():
-            files = releases(folder, table, ours)
-            if not files:
-                continue
             again, begin = repeat(folder, table, ours), {}
-            for m in measured_rows(files[0], table):
+            for version, m in newest(folder, table, ours):
                 if PEAK[m.dtype] not in dict(device.peaks):
                     continue
-                chip, t = Chip(device.peak(PEAK[m.dtype]), device.memory_bandwidth, units, device.l2_cache_bytes or 0), time.time()
+                rate = LINKS[folder.name] if table == "all-reduce" else device.memory_bandwidth
+                chip, t = Chip(device.peak(PEAK[m.dtype]), rate, units, device.l2_cache_bytes or 0), time.time()
                 starts = (begin[m.law.kind],) if m.law.kind in begin else STARTS[m.law.kind]
                 entry = fitted(m, chip, starts)
                 if entry is None:
                     continue
                 begin[m.law.kind] = {p.name: entry["parameters"][p.name] / p.start for p in m.law.parameters}
-                entry = {"framework": framework, "version": files[0].parent.name, **entry, "releases_apart": again}
+                entry = {"framework": framework, "version": version, **entry, "releases_apart": again}
                 print(f"{folder.name:10} {entry['kind']:18} {framework:13} {m.dtype:9} {m.cache:9} {m.heads:5} {m.kernel[:34]:34}"
                       f" held out {entry['held_out']['mape']:5.1f} %  roofline {entry['roofline']['mape']:5.1f} %"
                       f"  {len(m.seconds):6} rows {time.time() - t:4.0f} s", flush=True)
@@ -100,10 +114,15 @@ def steps(entries):
 
 
 def write(name, folder, units, entries):
+    "Write a device's file; what it has of tables that were not fitted now stays"
+    path, kinds = ROOT / "hardware/calibrated" / f"{name}.json", {e["kind"] for e, _ in entries}
+    old = json.loads(path.read_text()) if path.exists() else {}
+    four = list(steps(entries)) or old.get("fits", [])
+    laws = [e for e in old.get("laws", []) if e["kind"] not in kinds] + [e for e, _ in entries]
     rows = lambda some: ",\n".join("  " + json.dumps(e) for e in some)
-    (ROOT / "hardware/calibrated" / f"{name}.json").write_text(
+    path.write_text(
         f'{{"device": "{name}", "source": "{SOURCE}{folder}", "command": "python benchmarks/fit_kernels.py --write", '
-        f'"units": {units}, "fits": [\n{rows(steps(entries))}\n], "laws": [\n{rows(e for e, _ in entries)}\n]}}\n')
+        f'"units": {units}, "link_bytes_per_s": {LINKS[folder]:.0f}, "fits": [\n{rows(four)}\n], "laws": [\n{rows(laws)}\n]}}\n')
 
 
 def show():
@@ -119,22 +138,43 @@ def show():
                   f"{e['releases_apart'] or '':>8}  {e['held_out_rows']}")
 
 
+KINDS = ("product", "context attention", "decode attention", "latent context", "latent decode", "experts", "convolution",
+         "recurrent state", "chunked scan", "all-reduce")
+
+
+def overview():
+    "Mean held-out errors in 16 bits, over all rows of a kind, law / roofline: a Markdown row for each device and framework"
+    print("| device | framework |", " | ".join(KINDS), "|\n|---|---|" + "---:|" * len(KINDS))
+    for path in sorted((ROOT / "hardware/calibrated").glob("*.json")):
+        laws = [e for e in json.loads(path.read_text()).get("laws", ()) if (e["dtype"], e["cache"] or "bfloat16") == ("bfloat16",) * 2]
+        for framework in sorted({e["framework"] for e in laws}):
+            cells = []
+            for kind in KINDS:
+                some = [e for e in laws if (e["framework"], e["kind"]) == (framework, kind)]
+                rows = [e["held_out_rows"] for e in some]
+                mean = lambda what: np.average([e[what]["mape"] for e in some], weights=rows)
+                cells.append(f"{mean('held_out'):.1f} / {mean('roofline'):.0f}" if some else "")
+            print(f"| {path.stem.removeprefix('nvidia_')} | {framework} |", " | ".join(cells), "|")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=Path, help="the folder aiconfigurator_core; without it the installed package")
     parser.add_argument("--device", action="append", help="only this device's folder, such as h100_sxm")
+    parser.add_argument("--table", action="append", choices=TABLES, help="only this table; a file keeps its other kinds")
     parser.add_argument("--write", action="store_true", help="write hardware/calibrated/DEVICE.json")
+    parser.add_argument("--overview", action="store_true", help="print the mean errors of each device, framework and kind")
     parser.add_argument("--show", action="store_true", help="print what hardware/calibrated says")
     args = parser.parse_args()
-    if args.show:
-        return show()
+    if args.show or args.overview:
+        return show() if args.show else overview()
     if args.tables is None:
         import aiconfigurator_core
         args.tables = Path(aiconfigurator_core.__file__).parent
     for folder in args.device or DEVICES:
         name, units = DEVICES[folder]
         try:
-            entries = list(device_entries(args.tables / "systems/data" / folder, name, units))
+            entries = list(device_entries(args.tables / "systems/data" / folder, name, units, args.table or TABLES))
         except ValueError as e:
             print(f"{folder}: {e}")
             continue

@@ -129,7 +129,7 @@ class Run:
     @property
     def interval_s(self) -> tuple[float, float] | None:
         "Between which times 80 % of the measured ones are, in seconds; None where the device is not calibrated"
-        known = step_times(self.hardware, self.framework).interval if self.framework else None
+        known = step_times(self.hardware, self.framework).interval(self.kernels) if self.framework else None
         return tuple(part * self.time_s for part in known) if known else None
 
     @property

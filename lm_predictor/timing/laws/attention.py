@@ -95,7 +95,7 @@ def prompt_time(p, w: Attention, chip: Chip):  # seconds
 PROMPT = Law("context attention", PROMPT_PARAMETERS, prompt_time,
              "launch + |waves of tiles over the mean keys, bytes / (memory bandwidth)|_p + sequences + new keys")
 
-# %% ../../../nbs/timing/laws/02_attention.ipynb #639b92b6
+# %% ../../../nbs/timing/laws/02_attention.ipynb #9214b461
 DECODE_PARAMETERS = (
     Parameter("launch_s", 8e-6, 2e-7, 1e-4, "seconds before anything moves"),
     *_by_width("memory", 0.8, 0.03, 1.5, "part of the bandwidth that is reached"),
@@ -116,7 +116,7 @@ DECODE_PARAMETERS = (
 def decode_time(p, w: Attention, chip: Chip):  # seconds
     "Time of attention of a decode step over a cache"
     memory = (w.cache_bytes + w.moved_bytes) / (of_width(p, "memory", w.width) * chip.bandwidth)
-    memory = memory / (1 + (p.l2_gain - 1) / (1 + (w.cache_bytes / (p.l2_part * chip.l2_bytes)) ** 4))
+    memory = memory / (1 + (p.l2_gain - 1) / (1 + (w.cache_bytes / (p.l2_part * (chip.l2_bytes or 1))) ** 4))
     rows = larger(w.heads / w.kv_heads, p.rows)
     products = w.pair_flops * w.batch * w.kv_heads * rows * w.queries * w.keys / (p.compute * chip.peak)
     blocks = w.batch * w.kv_heads * up(w.heads / w.kv_heads / 64)

@@ -30,14 +30,14 @@ def norm(a, b, power):
     "Two times that overlap: (a^power + b^power)^(1/power)"
     return (a**power + b**power) ** (1 / power)
 
-# %% ../../../nbs/timing/laws/00_law.ipynb #f6eb46b0
+# %% ../../../nbs/timing/laws/00_law.ipynb #f75e9f7e
 @dataclass(frozen=True)
 class Chip:
     "A device as the laws see it"
     peak: float       # FLOP/s of its matrix units, in the type that is multiplied
     bandwidth: float  # bytes per second of its memory
     units: int        # multiprocessors
-    l2_bytes: float   # of the cache that they share
+    l2_bytes: float   # of the cache that they share; 0 where nobody says
 
 
 @dataclass(frozen=True)

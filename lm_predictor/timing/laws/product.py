@@ -27,13 +27,13 @@ class Product:
         "Two for each multiply-accumulate"
         return 2.0 * self.batch * self.m * self.n * self.k
 
-# %% ../../../nbs/timing/laws/01_product.ipynb #7408deca
+# %% ../../../nbs/timing/laws/01_product.ipynb #9faed8f3
 TILES = ((256, 128), (128, 256), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64), (256, 64), (64, 32), (32, 64))
 "Rows and columns of a result that one multiprocessor makes at a time"
 SPLITS = (1, 2, 4, 8, 16)  # parts that k is cut into
 
 PARAMETERS = (
-    Parameter("launch_s", 2e-6, 2e-7, 5e-5, "seconds before anything moves"),
+    Parameter("launch_s", 2e-6, 2e-7, 2e-4, "seconds before anything moves"),
     Parameter("compute", 0.8, 0.2, 1.0, "part of the peak that a step of a tile reaches"),
     Parameter("memory", 0.8, 0.3, 1.3, "part of the bandwidth that is reached"),
     Parameter("feed_bytes_per_flop", 0.02, 0.002, 1.0, "bytes that a multiprocessor is fed, for each FLOP of its peak"),
@@ -49,14 +49,14 @@ PARAMETERS = (
     Parameter("row_k_s", 1e-10, 1e-13, 1e-8, "of these, seconds for each number of k"),
     Parameter("write", 1.2, 0.5, 4.0, "what a written byte costs, in read ones"),
     Parameter("waves", 0.5, 0.01, 1.0, "how much of a last wave that is not full is lost"),
-    Parameter("quantize_s", 1e-6, 1e-9, 3e-5, "seconds of the launch that quantizes the input; none with 16 bits"),
+    Parameter("quantize_s", 1e-6, 1e-9, 4e-6, "seconds of the launch that quantizes the input; none with 16 bits"),
     Parameter("quantize", 1.0, 0.01, 20.0, "what a byte costs that this one moves, in bytes of the memory"),
 )
 
-# %% ../../../nbs/timing/laws/01_product.ipynb #ce2a156f
+# %% ../../../nbs/timing/laws/01_product.ipynb #4e7dfb3e
 def memory_time(p, nbytes, chip: Chip):  # seconds
     "Time of bytes from memory, or from the cache where they are few"
-    l2 = 1 + (p.l2_gain - 1) / (1 + (nbytes / (p.l2_part * chip.l2_bytes)) ** 4)
+    l2 = 1 + (p.l2_gain - 1) / (1 + (nbytes / (p.l2_part * (chip.l2_bytes or 1))) ** 4)
     return nbytes / (p.memory * chip.bandwidth) / l2
 
 
