@@ -226,6 +226,10 @@ class StepTimes:
         other = f"PyTorch runs the operators of the source; {execution} has others: use --execution eager"
         return [said] * (not self.measured) + [other] * (self.framework == PYTORCH and execution != "eager")
 
+    def rows(self, least: list, kv_bits: int = 16) -> list:
+        "The kernels of a run with their times, as `calibrated_rows` gives them"
+        return calibrated_rows(self, least, kv_bits)
+
     def interval(self, kernels=()) -> tuple | None:
         "Between which parts of a predicted time four fifths of the measured ones are; None where that is not known"
         steps = ROUTED if any("grouped_mm" in k.operation for k in kernels) else DENSE

@@ -26,12 +26,11 @@ from ..models.quantization import Quantization
 from ..records.graph import Graph
 from ..models.validation import ModelError
 from ..records.model import ModelRecord
-from .calibrated import calibrated_rows, step_times
 from .hardware import Hardware, compute_dtype, load_hardware
 from .layers import LayerRow, layer_rows, sorted_tree
 from .markdown import as_markdown
 from .roofline import kernel_time
-from .work import work_of
+from .work import times_of, work_of
 
 # %% auto #0
 __all__ = ['KernelRow', 'Totals', 'left_out', 'Run', 'kernel_row', 'notes_of', 'ModelCost']
@@ -102,6 +101,7 @@ class Run:
     quantization: str = ""  # what of the config's quantization was applied: `fp8`, `nvfp4 (modelopt)`
     framework: str = ""  # whose measured kernels time it; empty: the roofline does
     host_s: float = 0.0  # of every step, what the framework's host takes
+    interval: tuple | None = None  # between which parts of the time 80 % of the measured ones are
 
     def on(self, hardware, framework: str | None = None) -> Run:
         """The same run with times: a Hardware, a name, an alias or the path of a device file.
@@ -111,26 +111,26 @@ class Run:
         """
         device, w = load_hardware(hardware), self.workload
         weights, cached = compute_dtype(w.w_bits, w.a_bits, device), compute_dtype(w.kv_bits, w.a_bits, device)
-        least, times = [], step_times(device, framework, weights) if framework else None
+        least, times = [], times_of(device, framework, weights) if framework else None
         for k in self.kernels:
             # attention multiplies activations by the cache
             dtype = cached if k.operation.startswith("attention") else weights
             dtype = k.multiplies if k.multiplies in dict(device.peaks) else dtype
             least.append((k, kernel_time(k.flops, k.matmul_flops, k.read_bytes + k.write_bytes, device, dtype), dtype))
-        rows = calibrated_rows(times, least, w.kv_bits) if times else [
+        rows = times.rows(least, w.kv_bits) if times else [
             replace(k, time_s=t.time_s, bound=t.bound) for k, t, _ in least]
         total = math.fsum([host := times.host_s if times else 0.0, *(k.time_s * k.count for k in rows)])
         lacking = sorted({k.multiplies for k in rows} - {"", *dict(device.peaks)})
         said = [f"{device.title} multiplies no {t}: its products are timed at {weights}" for t in lacking]
         notes = (*self.notes, *said, *(times.notes(self.execution) if times else ()))
         return replace(self, kernels=tuple(rows), totals=replace(self.totals, time_s=total), notes=notes,
-                       hardware=device, framework=times.framework if times else "", host_s=host)
+                       hardware=device, framework=times.framework if times else "", host_s=host,
+                       interval=times.interval(rows) if times else None)
 
     @property
     def interval_s(self) -> tuple[float, float] | None:
         "Between which times 80 % of the measured ones are, in seconds; None where the device is not calibrated"
-        known = step_times(self.hardware, self.framework).interval(self.kernels) if self.framework else None
-        return tuple(part * self.time_s for part in known) if known else None
+        return self.interval and tuple(part * self.time_s for part in self.interval)
 
     @property
     def least_s(self) -> float:
