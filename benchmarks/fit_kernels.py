@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from lm_predictor.measurement.fit import HIGH, LOW, NAMES, errors, fit_law, fitted_groups
-from lm_predictor.measurement.tables import FRAMEWORKS, TABLES, fitted, measured_rows, releases
-from lm_predictor.timing.calibrated import law
+from lm_predictor.measurement.tables import FRAMEWORKS, TABLES, fitted, measured_rows, possible, releases, taken
+from lm_predictor.timing.calibrated import calibration, law, usual
 from lm_predictor.timing.hardware import load_hardware
 from lm_predictor.timing.laws.law import Chip
 
@@ -138,6 +138,29 @@ def show():
                   f"{e['releases_apart'] or '':>8}  {e['held_out_rows']}")
 
 
+def transfer(tables):
+    "How far a device's laws are off on another device, of which they take the datasheet alone"
+    print(f"{'from':12} {'to':20} {'kind':18} {'framework':13}  mean  median   90th")
+    for source, target in (("h100_sxm", "h200_sxm"), ("b200_sxm", "b300_sxm"), ("a100_sxm", "h100_sxm"), ("h100_sxm", "b200_sxm"),
+                           ("h100_sxm", "rtx_pro_6000_server"), ("h100_sxm", "l40s")):
+        own, (name, units) = calibration(DEVICES[source][0]), DEVICES[target]
+        device = load_hardware(name)
+        chip = Chip(device.peak("bf16"), device.memory_bandwidth, units, device.l2_cache_bytes or 0)
+        for kind in ("product", "context attention", "decode attention", "latent context", "latent decode"):
+            for ours, framework in FRAMEWORKS.items():
+                known = [f for f in own.laws if f.kind == kind and f.framework == framework]
+                off = []
+                for m in (m for path in releases(tables / target, kind, ours)[:1] for m in measured_rows(path, kind)):
+                    same = [f for f in known if (f.dtype, f.cache, f.heads) == (m.dtype, m.cache, m.heads) and m.dtype == "bfloat16"]
+                    if same and m.cache in ("", "bfloat16"):
+                        rows = possible(m, chip)
+                        said = usual(same).time(taken(m.work, rows), chip)
+                        off.append(np.abs(said / m.seconds[rows] - 1))
+                if off:
+                    off = 100 * np.concatenate(off)
+                    print(f"{source:12} {target:20} {kind:18} {framework:13} {off.mean():5.1f}  {np.median(off):6.1f}  {np.quantile(off, 0.9):5.1f}")
+
+
 KINDS = ("product", "context attention", "decode attention", "latent context", "latent decode", "experts", "convolution",
          "recurrent state", "chunked scan", "all-reduce")
 
@@ -163,6 +186,7 @@ def main():
     parser.add_argument("--device", action="append", help="only this device's folder, such as h100_sxm")
     parser.add_argument("--table", action="append", choices=TABLES, help="only this table; a file keeps its other kinds")
     parser.add_argument("--write", action="store_true", help="write hardware/calibrated/DEVICE.json")
+    parser.add_argument("--transfer", action="store_true", help="print how far laws are off on a device that they were not fitted to")
     parser.add_argument("--overview", action="store_true", help="print the mean errors of each device, framework and kind")
     parser.add_argument("--show", action="store_true", help="print what hardware/calibrated says")
     args = parser.parse_args()
@@ -171,6 +195,8 @@ def main():
     if args.tables is None:
         import aiconfigurator_core
         args.tables = Path(aiconfigurator_core.__file__).parent
+    if args.transfer:
+        return transfer(args.tables / "systems/data")
     for folder in args.device or DEVICES:
         name, units = DEVICES[folder]
         try:

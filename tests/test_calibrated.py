@@ -8,7 +8,7 @@ import pytest
 
 from lm_predictor import analyze
 from lm_predictor.app.cli.main import main
-from lm_predictor.timing.calibrated import FRAMEWORKS, LAUNCH_S, PYTORCH, calibration, calibration_from_dict, law, step_times
+from lm_predictor.timing.calibrated import FRAMEWORKS, LAUNCH_S, PYTORCH, SIBLINGS, calibration, calibration_from_dict, law, step_times
 from lm_predictor.timing.hardware import HardwareError, hardware_names, load_hardware
 
 COST = analyze("llama-3.1-8b")
@@ -126,3 +126,13 @@ def test_files_are_plain_json():
     for name in CALIBRATED:
         text = (resources.files("lm_predictor") / f"hardware/calibrated/{name}.json").read_text(encoding="utf-8")
         assert json.loads(text)["command"] == "python benchmarks/fit_kernels.py --write"
+
+
+@pytest.mark.parametrize("name, sibling", [(name, base) for name, (base, _) in SIBLINGS.items()])
+def test_a_device_of_a_calibrated_generation_takes_its_laws(name, sibling):
+    "At its own peaks: no faster than they allow, labelled, with a wider interval"
+    run, own = (COST.at(batch_size=16, cache_len=4096).on(device, "vllm") for device in (name, sibling))
+    assert calibration(name) is None and run.time_s > run.least_s
+    assert any(f"take the laws of {load_hardware(sibling).title}" in note for note in run.notes)
+    wide, narrow = (r.interval_s[1] / r.interval_s[0] for r in (run, own))
+    assert wide == pytest.approx(1.21 * narrow)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PRODUCT', 'BATCHED', 'POINTWISE', 'PYTORCH', 'FRAMEWORKS', 'LAUNCH_S', 'DENSE', 'SEVERAL', 'ROUTED', 'INTERVALS',
-           'TYPES', 'law', 'KernelFit', 'Calibration', 'calibration_from_dict', 'calibration', 'interval_of', 'kind_of',
-           'usual', 'in_step', 'StepTimes', 'step_times', 'calibrated_rows']
+           'TYPES', 'SIBLINGS', 'WIDER', 'law', 'KernelFit', 'Calibration', 'calibration_from_dict', 'calibration',
+           'interval_of', 'kind_of', 'usual', 'in_step', 'StepTimes', 'step_times', 'calibrated_rows']
 
 # %% ../../nbs/timing/07_calibrated.ipynb #4889aba3
 import json
@@ -203,6 +203,17 @@ def _fits(c: Calibration, framework: str, kind: str, dtype: str) -> list:
     return [chosen] if chosen else []
 
 
+# device -> the calibrated one of its generation, and its multiprocessors: CUDA cores of its datasheet over those of one
+# (64 in A100, 128 in the others)
+SIBLINGS = {"nvidia_a100_sxm_40gb": ("nvidia_a100_sxm_80gb", 108),
+            "nvidia_a100_pcie_40gb": ("nvidia_a100_sxm_80gb", 108),
+            "nvidia_a100_pcie_80gb": ("nvidia_a100_sxm_80gb", 108), "nvidia_h100_pcie": ("nvidia_h100_sxm", 114),
+            "nvidia_h800_sxm": ("nvidia_h100_sxm", 132), "nvidia_h800_pcie": ("nvidia_h100_sxm", 114),
+            "nvidia_h20": ("nvidia_h200_sxm", 78), "nvidia_gh200_96gb": ("nvidia_h100_sxm", 132),
+            "nvidia_gh200_144gb": ("nvidia_h200_sxm", 132)}
+WIDER = 1.1  # an interval of a device that takes the laws of another of its generation
+
+
 @dataclass(frozen=True)
 class StepTimes:
     "What times the kernels of a step on a device under a framework"
@@ -213,6 +224,7 @@ class StepTimes:
     others: tuple = () # (kind, its fit) of the kinds of kernels that have one of their own in a step
     laws: tuple = ()   # LawFits of the framework on the device
     units: int = 0     # multiprocessors of the device
+    sibling: str = ""  # the device whose laws these are, where it is another
 
     @property
     def host_s(self) -> float:  # seconds
@@ -222,7 +234,9 @@ class StepTimes:
     def notes(self, execution: str = "eager") -> list[str]:
         "What a report must say of the times: whether the device was measured, and runs such kernels"
         others = ", ".join(sorted(_shipped()))
-        said = f"an estimate: {self.hardware.title} is not calibrated; its efficiencies are the medians of {others}"
+        of = f"kernels take the laws of {self.sibling}, at its own peaks" if self.sibling else (
+            f"efficiencies are the medians of {others}")
+        said = f"an estimate: {self.hardware.title} is not calibrated; its {of}"
         other = f"PyTorch runs the operators of the source; {execution} has others: use --execution eager"
         return [said] * (not self.measured) + [other] * (self.framework == PYTORCH and execution != "eager")
 
@@ -233,8 +247,10 @@ class StepTimes:
     def interval(self, kernels=()) -> tuple | None:
         "Between which parts of a predicted time four fifths of the measured ones are; None where that is not known"
         steps = ROUTED if any("grouped_mm" in k.operation for k in kernels) else DENSE
-        known = self.measured and self.framework != PYTORCH
-        return interval_of(INTERVALS, self.framework, steps) if known else None
+        if self.framework == PYTORCH or not (self.measured or self.sibling):
+            return None
+        low, high = interval_of(INTERVALS, self.framework, steps)
+        return (low / WIDER, high * WIDER) if self.sibling else (low, high)
 
     def time(self, compute_s: float, memory_s: float, kind: str = PRODUCT) -> tuple[float, str]:
         "Seconds of a kernel that takes so long at the peaks, and what takes most of them: launch, compute or memory"
@@ -271,7 +287,10 @@ def step_times(
 
     Raises HardwareError for an unknown framework, and for one that a calibrated device was not measured with.
     """
-    name, own = _framework(framework), calibration(hardware)
+    name, own, sibling = _framework(framework), calibration(hardware), ""
+    if own is None and hardware.name in SIBLINGS and name != PYTORCH:
+        sibling, units = SIBLINGS[hardware.name]
+        own, sibling = replace(_shipped()[sibling], units=units), load_hardware(sibling).title
     fits = [f for c in ([own] if own else _shipped().values()) for f in _fits(c, name, PRODUCT, dtype)]
     if not fits:
         has = ", ".join(own.frameworks) if own else "none"
@@ -281,8 +300,8 @@ def step_times(
     kinds = (BATCHED, POINTWISE) if name == PYTORCH else ()
     others = [(kind, replace(f, launch_s=launch)) for kind in kinds for f in _fits(own, name, kind, dtype)]
     laws = tuple(f for f in own.laws if f.framework == name) if own else ()
-    return StepTimes(hardware, name, replace(_median(fits), launch_s=launch), own is not None, tuple(others), laws,
-                     own.units if own else 0)
+    fit, measured = replace(_median(fits), launch_s=launch), own is not None and not sibling
+    return StepTimes(hardware, name, fit, measured, tuple(others), laws, own.units if own else 0, sibling)
 
 # %% ../../nbs/timing/07_calibrated.ipynb #dbc3435c
 def calibrated_rows(
