@@ -204,12 +204,12 @@ def _fits(c: Calibration, framework: str, kind: str, dtype: str) -> list:
 
 
 # device -> the calibrated one of its generation, and its multiprocessors: CUDA cores of its datasheet over those of one
-# (64 in A100, 128 in the others)
+# (64 in A100, 128 in the others). An H20 is none: its peak is a seventh of an H100's, and what feeds it is not
 SIBLINGS = {"nvidia_a100_sxm_40gb": ("nvidia_a100_sxm_80gb", 108),
             "nvidia_a100_pcie_40gb": ("nvidia_a100_sxm_80gb", 108),
             "nvidia_a100_pcie_80gb": ("nvidia_a100_sxm_80gb", 108), "nvidia_h100_pcie": ("nvidia_h100_sxm", 114),
             "nvidia_h800_sxm": ("nvidia_h100_sxm", 132), "nvidia_h800_pcie": ("nvidia_h100_sxm", 114),
-            "nvidia_h20": ("nvidia_h200_sxm", 78), "nvidia_gh200_96gb": ("nvidia_h100_sxm", 132),
+            "nvidia_gh200_96gb": ("nvidia_h100_sxm", 132),
             "nvidia_gh200_144gb": ("nvidia_h200_sxm", 132)}
 WIDER = 1.1  # an interval of a device that takes the laws of another of its generation
 
