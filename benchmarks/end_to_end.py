@@ -43,6 +43,7 @@ FAMILY = {"llama": "Llama 3.1", "qwen3-32b": "Qwen3 32B", "gpt-oss": "GPT-OSS", 
 # bits of a weight; a device's type of products; types of the tables' products and experts
 TYPES = {"bf16": (16, "bf16", "bfloat16", "bfloat16"), "fp8": (8, "fp8", "fp8", "fp8"), "fp4": (4, "fp4", "nvfp4", "nvfp4"),
          "int4": (4, "bf16", "bfloat16", "int4_wo")}
+MULTIPLIED = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "w4a8_mxfp4_mxfp8": "fp8"}  # the others multiply 16 bits
 SIZE = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 # published in 8 bits with a scale for each block of 128 by 128 (weight_block_size of their quantization_config)
 BLOCKS = ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "zhipuai/GLM-5", "MiniMaxAI/MiniMax-M2.5",
@@ -91,14 +92,14 @@ def kernels(model, w_bits, kv_bits, batch_size, seq_len, cache_len):
 
 def divided(k, work, tp, moe_tp, moe_ep):
     "(a kernel's FLOPs and bytes on one of several GPUs, its sizes there)"
-    rows, local = k.operation, any(name in k.path for name in LOCAL)
+    local = any(name in k.path for name in LOCAL)
     if isinstance(work, Attention):
         kv = max(work.kv_heads / tp, 1.0)
         work = replace(work, heads=work.heads / tp, kv_heads=kv, cache_bytes=work.cache_bytes * kv / work.kv_heads,
                        moved_bytes=work.moved_bytes / tp)
         return k.flops / tp, k.matmul_flops / tp, work.cache_bytes + work.moved_bytes, work
     if isinstance(work, Grouped):
-        first = "floor_divide" in rows or "index" in rows
+        first = "index" in k.operation  # it gathers the rows that it multiplies
         work = replace(work, rows=work.rows / moe_ep, reached=work.reached / moe_ep, n=work.n / (moe_tp if first else 1),
                        k=work.k / (1 if first else moe_tp))
         parts = moe_tp * moe_ep
@@ -110,7 +111,7 @@ def divided(k, work, tp, moe_tp, moe_ep):
             work = replace(work, **{name: getattr(work, name) / tp})
         parts = tp
     else:
-        parts = 1 if local or "rsqrt" in rows or "layer_norm" in rows or "topk" in rows else tp
+        parts = 1 if local or any(name in k.operation for name in ("rsqrt", "layer_norm", "topk")) else tp
     return k.flops / parts, k.matmul_flops / parts, (k.read_bytes + k.write_bytes) / parts, work
 
 
@@ -133,7 +134,7 @@ def step(row, device, framework, batch_size, seq_len, cache_len, types):
     for k, work in kernels(MODELS[row.model_path], w_bits, kv_bits, batch_size, seq_len, cache_len):
         layers += k.count * ("o_proj" in k.path or "out_proj" in k.path)
         flops, matmul, nbytes, work = divided(k, work, tp, int(row.moe_tp), int(row.moe_ep))
-        dtype = "bf16" if isinstance(work, Attention) else {"bfloat16": "bf16"}.get(moe, peak) if isinstance(work, Grouped) else peak
+        dtype = "bf16" if isinstance(work, Attention) or isinstance(work, Grouped) and moe == "bfloat16" else peak
         t = kernel_time(int(flops), int(matmul), int(nbytes), device, dtype)
         least.append(k.count * t.time_s)
         seconds, fit = times.time(t.compute_s, t.memory_s)[0], None
@@ -146,11 +147,10 @@ def step(row, device, framework, batch_size, seq_len, cache_len, types):
                 work = replace(work, item=moe_sizes[0], row_item=moe_sizes[1])
                 fit = known(times.laws, kind, heads, (moe, "fp8_block" if moe == "fp8" else moe), ("",))
             else:
-                fit = known(times.laws, kind, heads, ("bfloat16", "fp8"), ("fp8" if kv_bits == 8 else "bfloat16", "bfloat16"))
+                held_in = ("fp8", "bfloat16") if kv_bits == 8 else ("bfloat16",)
+                fit = known(times.laws, kind, heads, ("bfloat16", "fp8"), held_in)
         if fit:
-            chip = Chip(device.peak({"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "w4a8_mxfp4_mxfp8": "fp8"}.get(fit.dtype, "bf16")),
-                        device.memory_bandwidth, times.units, device.l2_cache_bytes or 0)
-            seconds = in_step(fit, work, chip)
+            seconds = in_step(fit, work, times.chip(MULTIPLIED.get(fit.dtype, "bf16")))
         held.append(k.count * seconds)
     if tp > 1:
         summed = sums(device, framework, tp, 2 * batch_size * seq_len * cost(MODELS[row.model_path]).values["hidden_size"])
