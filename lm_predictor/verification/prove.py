@@ -26,7 +26,7 @@ from ..records.executors import completed
 from ..records.files import class_paths, model_id, model_path, model_paths, read_json, read_text, write_json
 from ..records.model import ModelRecord, RecordError, record_from_json
 from ..formula.tree import FormulaError
-from ..models.matching import fits, symbol_values
+from ..models.matching import fits, symbol_values, with_layers_of
 from ..models.loading import full_config
 from ..models.hub import presets, quiet
 from ..models.validation import ModelError
@@ -130,6 +130,7 @@ def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, cou
     outcome = lambda checks, classes=(): Outcome(record.id, checks, dict(classes), time.perf_counter() - start)
     try:
         full, values = full_config(config), symbol_values(record, _whole(config))
+        record = with_layers_of(record, _whole(config))
     except ModelError as e:
         return outcome([Check("the model can be built", False, f"{name}: {e}")])
     rows, failed = _counted(record, full, values, name)
