@@ -52,7 +52,7 @@ SYMBOLIC = (  # config attributes that become symbols where they are integers ab
     "moe_intermediate_size", "ffn_dim", "decoder_ffn_dim", "word_embed_proj_dim", "decoder_attention_heads",
     "num_decoder_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
     "n_group", "topk_group", "n_shared_experts", "shared_expert_intermediate_size", "shared_intermediate_size",
-    "moe_shared_expert_intermediate_size", "embedding_size", "input_embedding_size")
+    "moe_shared_expert_intermediate_size", "embedding_size", "input_embedding_size", "n_inner")
 
 
 def canonical(attribute: str) -> str:
@@ -68,7 +68,7 @@ HINTS = {
     "num_experts": 7, "num_experts_per_tok": 3, "q_lora_rank": 88, "kv_lora_rank": 72, "qk_nope_head_dim": 40,
     "half_rope_head_dim": 10, "v_head_dim": 56, "n_group": 6, "topk_group": 4, "group_experts": 11,
     "n_shared_experts": 6, "shared_expert_intermediate_size": 312, "shared_intermediate_size": 328,
-    "moe_shared_expert_intermediate_size": 344, "embedding_size": 152, "input_embedding_size": 168
+    "moe_shared_expert_intermediate_size": 344, "embedding_size": 152, "input_embedding_size": 168, "n_inner": 216
 }
 
 

@@ -27,25 +27,25 @@ RULES = {  # how an entry of a config picks layers: by a layer's index, the entr
 def stated(
     raw: dict,  # a config, each entry under the name that its class gives it
     # "name": an entry with one value per layer; without it by a rule: "by", its "key" and "default", the two "values";
-    # "unless": entries from which it follows otherwise where they are not these
+    # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these
     column: dict,
     layers: int,
 ) -> list:
     "What a config says of each layer in one respect; raises ModelError where it leaves that open"
-    given = raw.get(column["name"]) if column["name"] else None
+    name, given = column["name"], raw.get(column["name"]) if column["name"] else None
     if given is not None:
         if not isinstance(given, (list, tuple)) or len(given) != layers:
-            need = f"must have one entry for each of {layers} layers, got"
-            raise ModelError(f"config: {column['name']} {need} {given!r:.60}")
+            raise ModelError(f"config: {name} must have one entry for each of {layers} layers, got {given!r:.60}")
         return list(given)
+    for other, usual in column.get("unless", {}).items():
+        if other in raw and raw[other] != usual:
+            raise ModelError(f"config: {name} follows from {other}, which is not what was traced")
     if "by" not in column:
-        raise ModelError(f"config: {column['name']} is not given for each layer")
-    other = next((k for k, usual in column.get("unless", {}).items() if k in raw and raw[k] != usual), "")
-    if other:
-        raise ModelError(f"config: {column['name']} follows from {other}, which is not what was traced")
+        if len(column.get("usual", ())) == layers:
+            return list(column["usual"])
+        raise ModelError(f"config: {name} is not given for each layer")
     entry = column["default"] if raw.get(column["key"]) is None else raw[column["key"]]
-    kind = list if column["by"] == "among" else int
-    if type(entry) is not kind:
+    if type(entry) is not (kind := list if column["by"] == "among" else int):
         raise ModelError(f"config: {column['key']} is {entry!r:.60}, which is no {kind.__name__}")
     return [column["values"][0 if RULES[column["by"]](i, entry, layers) else 1] for i in range(layers)]
 

@@ -91,6 +91,7 @@ _LAYERS = {
                 "type": "object", "required": ["name"], "additionalProperties": False,
                 "properties": {
                     **dict.fromkeys(("name", "key"), {"type": "string"}), "default": {}, "unless": {"type": "object"},
+                    "usual": {"type": "array"},
                     "by": {"enum": ["all", "first", "last", "every", "step", "among"]},
                     "values": {"type": "array", "minItems": 2, "maxItems": 2}
                 }

@@ -182,7 +182,7 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
             if key != name and key not in lists and (two := _ruled(values, by, entry)):
                 default = _default(key, by, entry, made, usual)
                 found.append(bare | {"by": by, "key": key, "default": default, "values": two})
-        yield [*found, *([bare] if settable else [])]
+        yield [*found, *([bare | ({"usual": made} if made else {})] if settable else [])]
 
 
 def _beside(config, whole: dict, lists: dict, usual: dict, many: int):
@@ -197,13 +197,13 @@ def _beside(config, whole: dict, lists: dict, usual: dict, many: int):
 # %% ../../nbs/tracing/12_counted.ipynb #12c0de17
 def _others(config, column: dict) -> dict:
     "The entries from which a class computes a list as well, with what it has by default"
-    if not column["name"] or "by" not in column:
+    if not column["name"]:
         return {}
     rows = follows(type(config), column["name"], {})
-    return {"unless": {k: v for row in rows for k, v in row.items() if k not in (*LAYERS, column["key"])}}
+    return {"unless": {k: v for row in rows for k, v in row.items() if k not in (*LAYERS, column.get("key"))}}
 
 
-def _stated(pattern: Pattern, own: list, usual: dict) -> dict:
+def _stated(pattern: Pattern, own: list) -> dict:
     "A pattern as records hold it, with the most layers that it was seen to hold for, None where also for twice as many"
     config, many = pattern.config, layer_count(pattern.config)
     try:
@@ -211,9 +211,8 @@ def _stated(pattern: Pattern, own: list, usual: dict) -> dict:
         further = all(_holds(pattern, 2 * many + 1, given, own, rng) is not None for given in pattern.ways)
     except Exception:  # a constructor refuses in many ways
         further = False
-    default = usual.get(layers_name(config))
     return {
-        "default": default if type(default) is int else None, "most": None if further else many,
+        "default": layer_count(type(config)()) or None, "most": None if further else many,
         "columns": [c | _others(config, c) for c in pattern.columns], "kinds": [list(row) for row in pattern.rows]
     }
 
@@ -236,7 +235,7 @@ def _counted(config, kinds: list) -> dict:
         for columns in itertools.product(*stating):
             pattern = Pattern(config, kinds, (*columns, *more))
             if pattern.tells_apart() and _proven(pattern, own):
-                return _stated(pattern, own, usual)
+                return _stated(pattern, own)
     return {}
 
 # %% ../../nbs/tracing/12_counted.ipynb #12c0ded0

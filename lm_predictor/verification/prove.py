@@ -49,9 +49,10 @@ class Subject:
 
 # %% ../../nbs/verification/09_prove.ipynb #a724ea70
 def default_config(record: ModelRecord) -> list:
-    "The config of a type's own defaults, where the record is about it"
-    kept = shipped_directory() / "types.json"
-    for config in ({}, read_json(kept).get(record.model_type, {}) if kept.is_file() else {}):
+    "The config of a type's own defaults, or a variant of it, where the record is about it"
+    kept = [shipped_directory() / name for name in ("types.json", "variants.json")]
+    usual, variants = (read_json(file).get(record.model_type, {}) if file.is_file() else {} for file in kept)
+    for config in ({}, usual, *({**usual, **changes} for changes in variants.values())):
         full = {"model_type": record.model_type, **config}
         try:
             if not fits(record, full) or not fits(record, _whole(full)):  # MPT spells out a part of its own

@@ -163,7 +163,9 @@ def build(config, **options):
     dtype = torch.float32 if quirk(config.model_type, Need.FLOAT32) else torch.bfloat16
     options = dict(dtype=dtype, attn_implementation="eager") | options
     cls = classes.get(type(config), None)
-    with defaults(), no_init_weights(), symbolic_construction(cls):
+    # of a config of numbers int() stays Python's, so that a float notes that the code asks for it
+    symbols = any(isinstance(v, torch.SymInt) for v in vars(text_config(config)).values())
+    with defaults(), no_init_weights(), symbolic_construction(cls if symbols else None):
         if quirk(config.model_type, Need.INNER_CONFIG):
             model = cls._from_config(text_config(config), **options)
         else:
