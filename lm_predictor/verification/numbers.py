@@ -108,8 +108,7 @@ def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
     counts = {count_symbol(k) for k in range(len(record.layers.get("kinds", ())))}  # as the config says
     for name in sorted(record.symbols.keys() - sizes.keys() - {"num_layers", "tie_word_embeddings"} - counts):
         sizes[name] = rng.randrange(*experts) if name.endswith("experts") else step * rng.randrange(150, 500) * much
-    if "qk_rope_head_dim" in sizes:  # head_dim is another name of it
-        sizes["qk_rope_head_dim"] = sizes["head_dim"]
+    sizes |= {n: sizes["head_dim"] for n in sizes.keys() & {"qk_rope_head_dim"}}  # two names of it
     if "n_group" in few:
         sizes |= {n: groups * rng.randrange(2, 14) for n in sorted(sizes.keys() & {"num_experts", "num_local_experts"})}
     for name, (low, high) in limits(record.conditions).items():
