@@ -104,3 +104,51 @@ def test_a_sample_of_all_changed_keys():
         [sys.executable, "benchmarks/every_key.py", "llama", "qwen3_moe", "falcon", "gpt_neox", "--sample", "8"],
         capture_output=True, text=True, cwd=ROOT, env=environment)
     assert found.returncode == 0 and "8 answers are compared" in found.stdout, found.stdout + found.stderr
+
+
+OTHERS = [  # sizes and patterns of layers that nobody published
+    ("bert", {"is_decoder": True, "hidden_size": 192, "num_attention_heads": 6, "intermediate_size": 320}),
+    ("bart", {"d_model": 192, "decoder_attention_heads": 6, "decoder_ffn_dim": 320, "decoder_layers": 3}),
+    ("gpt_neox", {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 640, "num_hidden_layers": 3}),
+    ("deepseek_v3", {"num_hidden_layers": 5, "first_k_dense_replace": 2, "kv_lora_rank": 96, "q_lora_rank": 160,
+                     "qk_nope_head_dim": 48, "v_head_dim": 80, "n_group": 4, "topk_group": 2, "n_routed_experts": 24,
+                     "num_experts_per_tok": 4, "hidden_size": 256, "num_attention_heads": 6, "num_key_value_heads": 6}),
+    ("gemma3_text", {"num_hidden_layers": 7, "sliding_window_pattern": 3}),
+    ("gemma2", {"num_hidden_layers": 5}),
+    ("gemma2", {"num_hidden_layers": 3, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+]
+
+
+@pytest.mark.parametrize("kind, change", OTHERS, ids=[f"{k}-{len(c)}" for k, c in OTHERS])
+def test_other_sizes_and_patterns_are_answered(kind, change):
+    "By a shipped record, and with as many parameters as transformers builds"
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from lm_predictor.models.loading import full_config
+    from lm_predictor.models.matching import symbol_values
+    from lm_predictor.obtain.confirm import built_parameters
+    config = next((p["config"] for p in presets().values() if p["config"]["model_type"] == kind), {"model_type": kind})
+    found = answers(config := config | change)
+    assert found, [fits(r, config) for _, r in stored_records(kind, SHIPPED)]
+    ours = found[0].parameters.evaluate(symbol_values(found[0], config))
+    assert ours == built_parameters(full_config(config)), (torch.__version__, transformers.__version__)
+
+
+def test_layers_of_several_kinds_are_counted():
+    "Their paths are those of the config, and another order of kinds, or a kind that is not there, is refused"
+    from lm_predictor import analyze
+    config = of_type("gemma2") | {"num_hidden_layers": 5}
+    run = analyze(config, trace=False).at(batch_size=1, seq_len=16)
+    of = lambda layers: {k.count for k in run.kernels if k.path.startswith(f"model.layers.{layers}.mlp")}
+    assert of("0,2..4") == {3} and of("1,3") == {2}
+    full = {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2}
+    assert not answers(config | full)
+    assert not answers(config | {"layer_types": ["sliding_attention"] * 5})
+    assert not answers(config | {"layer_types": ["sliding_attention", "full_attention"]})  # not one for each layer
+    assert not answers(config | {"layer_types": ["sliding_attention"] * 4 + ["chunked_attention"]})
+
+
+def test_two_widths_that_differ_stay_apart():
+    "A guard `a != b` is kept: ELECTRA projects its embedding only where that is narrower than the model"
+    sizes = {"num_attention_heads": 2, "intermediate_size": 256, "model_type": "electra", "is_decoder": True}
+    assert answers(sizes | {"hidden_size": 192, "embedding_size": 128})
+    assert not answers(sizes | {"hidden_size": 128, "embedding_size": 128})

@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
+from lm_predictor.models.kinds import count_symbol
 from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.verification.reference_run import collect  # noqa: E402
 from lm_predictor.formula.tree import FormulaError  # noqa: E402
@@ -90,7 +91,8 @@ def test_runs_tell_the_symbols_apart(proven):
     for runs in evidence.runs.values():
         varied = {n for n in record.symbols if len({run.values[n] for run in runs}) > 1}
         fixed = {n for n in record.symbols if any(str(c) == f"{n} == {runs[0].values[n]}" for c in record.conditions)}
-        assert record.symbols.keys() - varied - fixed <= {"num_layers", "tie_word_embeddings"}
+        counts = {count_symbol(k) for k in range(len(record.layers.get("kinds", ())))}  # the config says how many
+        assert record.symbols.keys() - varied - fixed <= {"num_layers", "tie_word_embeddings", *counts}
         assert len({(run.values["batch_size"], run.values["seq_len"], run.values["cache_len"]) for run in runs}) >= 3
 
 

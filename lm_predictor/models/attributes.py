@@ -5,7 +5,9 @@
 # %% ../../nbs/models/00_attributes.ipynb #e7eec415
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 from ..formula.language import parse_condition
 
@@ -18,6 +20,8 @@ __all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'N
 LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
 CANONICAL = {
     "num_attention_heads": "num_heads", "num_key_value_heads": "num_kv_heads", "ffn_dim": "intermediate_size",
+    "decoder_ffn_dim": "intermediate_size", "decoder_attention_heads": "num_heads",
+    "num_decoder_attention_heads": "num_heads",
     **{name: "num_layers" for name in LAYERS[:3]}
 }
 
@@ -41,10 +45,14 @@ MEANING = {
     "use": "which of the ways in which a model uses the class, numbered in the order of their first calls", **WORKLOAD
 }
 
+# %% ../../nbs/models/00_attributes.ipynb #b5088c7e
 SYMBOLIC = (  # config attributes that become symbols where they are integers above 1
     "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim",
     "max_position_embeddings", "sliding_window", "num_local_experts", "num_experts", "num_experts_per_tok",
-    "moe_intermediate_size", "ffn_dim", "word_embed_proj_dim")
+    "moe_intermediate_size", "ffn_dim", "decoder_ffn_dim", "word_embed_proj_dim", "decoder_attention_heads",
+    "num_decoder_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+    "n_group", "topk_group", "n_shared_experts", "shared_expert_intermediate_size", "shared_intermediate_size",
+    "moe_shared_expert_intermediate_size", "embedding_size", "input_embedding_size", "n_inner")
 
 
 def canonical(attribute: str) -> str:
@@ -54,9 +62,13 @@ def canonical(attribute: str) -> str:
 # %% ../../nbs/models/00_attributes.ipynb #840b9cfa
 HINTS = {
     "batch_size": 3, "seq_len": 19, "cache_len": 29, "num_kv_heads": 5, "num_groups": 2, "half_head_dim": 8,
+    "head_part": 13,
     "hidden_size": 136, "intermediate_size": 184, "moe_intermediate_size": 248, "word_embed_proj_dim": 152,
     "vocab_size": 300_007, "max_position_embeddings": 2003, "sliding_window": 4099, "num_local_experts": 7,
-    "num_experts": 7, "num_experts_per_tok": 3
+    "num_experts": 7, "num_experts_per_tok": 3, "q_lora_rank": 88, "kv_lora_rank": 72, "qk_nope_head_dim": 40,
+    "half_rope_head_dim": 10, "v_head_dim": 56, "n_group": 6, "topk_group": 4, "group_experts": 11,
+    "n_shared_experts": 6, "shared_expert_intermediate_size": 312, "shared_intermediate_size": 328,
+    "moe_shared_expert_intermediate_size": 344, "embedding_size": 152, "input_embedding_size": 168, "n_inner": 216
 }
 
 
@@ -67,44 +79,70 @@ class Relation:
     rewrite: dict  # base symbol -> canonical formula text
     assumptions: tuple  # conditions that the construction takes for granted
 
+# %% ../../nbs/models/00_attributes.ipynb #a77e10a1
+_DECODER_HEADS = ("decoder_attention_heads", "num_decoder_attention_heads")
+
+
+def _heads_name(values: dict) -> str:
+    "How a config calls the attention heads of its decoder"
+    return next((n for n in _DECODER_HEADS if n in values), "num_attention_heads")
+
+
+def _head_parts(values: dict, width: int) -> tuple[int, str]:
+    "The equal parts of a head's width, an even number of which is rotated, and the base symbol of a part"
+    given = values.get("rotary_share", 1)
+    share = Fraction(given).limit_denominator(100)
+    parts = math.lcm(2, 2 * share.denominator // math.gcd(2, share.numerator))
+    exact = all(int(given * n) == share * n for n in range(parts, 512, parts))
+    return (parts, "head_part") if parts > 2 and width % parts == 0 and exact else (2, "half_head_dim")
+
 # %% ../../nbs/models/00_attributes.ipynb #a77e1003
-def _relate_heads(values: dict, attributes: dict) -> tuple[dict, list]:
+def _relate_heads(values: dict, attributes: dict, concrete=frozenset()) -> tuple[dict, list]:
     "The heads and their width in base symbols, put into `attributes`; gives (rewrite, assumptions)"
-    rewrite, assumptions = {}, []
-    heads, kv = values["num_attention_heads"], values.get("num_key_value_heads", 0)
-    attributes["num_attention_heads"] = ("num_heads",)
+    rewrite, assumptions, named = {}, [], _heads_name(values)
+    heads, kv = values[named], values.get("num_key_value_heads", 0)
+    attributes[named] = ("num_heads",)
     if kv == heads:
         attributes["num_key_value_heads"] = ("num_heads",)
         assumptions.append("num_kv_heads == num_heads")
     elif kv > 1:
         attributes["num_key_value_heads"] = ("num_kv_heads",)
-        attributes["num_attention_heads"] = ("num_kv_heads", "num_groups")
+        attributes[named] = ("num_kv_heads", "num_groups")
         rewrite["num_groups"] = "num_heads / num_kv_heads"
         assumptions += ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads"]
-    if values.get("head_dim", 0) > 1:
-        attributes["head_dim"] = (2, "half_head_dim")
-        rewrite["half_head_dim"] = "head_dim / 2"
-        assumptions.append("head_dim % 2 == 0")
-    elif "hidden_size" in attributes and "qk_rope_head_dim" not in values:
-        attributes["hidden_size"] = (*attributes["num_attention_heads"], 2, "half_head_dim")
-        rewrite["half_head_dim"] = "hidden_size / (2 * num_heads)"
-        assumptions.append("hidden_size % (2 * num_heads) == 0")
+    if "qk_rope_head_dim" in values:
+        attributes |= {n: (2, "half_rope_head_dim") for n in ("qk_rope_head_dim", "head_dim") if n in attributes}
+        rewrite["half_rope_head_dim"] = "qk_rope_head_dim / 2"
+        assumptions.append("qk_rope_head_dim % 2 == 0")
+        assumptions += ["head_dim == qk_rope_head_dim"] if "head_dim" in attributes else []
+    elif values.get("head_dim", 0) > 1:
+        parts, part = _head_parts(values, values["head_dim"])
+        attributes["head_dim"] = (parts, part)
+        rewrite[part] = f"head_dim / {parts}"
+        assumptions.append(f"head_dim % {parts} == 0")
+    elif "hidden_size" in attributes:
+        parts, part = _head_parts(values, values.get("hidden_size", 0) // heads)
+        factors, of = ((heads,), heads) if named in concrete else (attributes[named], "num_heads")
+        attributes["hidden_size"] = (*factors, parts, part)
+        rewrite[part] = f"hidden_size / ({parts} * {of})"
+        assumptions.append(f"hidden_size % ({parts} * {of}) == 0")
     return rewrite, assumptions
 
 # %% ../../nbs/models/00_attributes.ipynb #a77e1005
-_HEADS = ("num_attention_heads", "num_key_value_heads")
+_HEADS = ("num_attention_heads", "num_key_value_heads", *_DECODER_HEADS)
 _EXPERTS = ("num_local_experts", "num_experts")
 
 
-def _relate_experts(values: dict, attributes: dict) -> tuple[dict, list]:
+def _relate_experts(values: dict, attributes: dict, concrete=frozenset()) -> tuple[dict, list]:
     "The experts in equal groups, where a router picks groups first, put into `attributes`; (rewrite, assumptions)"
     groups, name = values.get("n_group", 0), next((n for n in _EXPERTS if n in attributes), "")
     if groups < 2 or not name or values[name] % groups:
         return {}, []
-    attributes[name] = (groups, "group_experts")
-    return {"group_experts": f"{name} / {groups}"}, [f"{name} % {groups} == 0", f"{name} >= {2 * groups}"]
+    of = groups if "n_group" in concrete else "n_group"
+    attributes[name] = (of, "group_experts")
+    return {"group_experts": f"{name} / {of}"}, [f"{name} % {of} == 0", f"{name} >= 2 * {of}"]
 
-
+# %% ../../nbs/models/00_attributes.ipynb #a77e10a2
 def relate(values: dict, concrete=frozenset()) -> Relation:
     """Base symbols of a config's integers (attribute -> value), with the relations that its numbers show.
 
@@ -114,14 +152,16 @@ def relate(values: dict, concrete=frozenset()) -> Relation:
     if concrete & set(_HEADS):
         concrete = concrete | (set(_HEADS) & set(values))
     # code does other things with one: it broadcasts
-    concrete = concrete | {name for name, value in values.items() if value == 1}
+    concrete = concrete | {name for name, value in values.items() if value == 1 and name != "n_shared_experts"}
     attributes = {name: (canonical(name),) for name in SYMBOLIC if values.get(name, 0) > 0}
-    rewrite, assumptions = _relate_heads(values, attributes) if values.get("num_attention_heads", 0) > 1 else ({}, [])
-    for known, more in zip((rewrite.update, assumptions.extend), _relate_experts(values, attributes)):
+    heads = values.get(_heads_name(values), 0)
+    rewrite, assumptions = _relate_heads(values, attributes, concrete) if heads > 1 else ({}, [])
+    for known, more in zip((rewrite.update, assumptions.extend), _relate_experts(values, attributes, concrete)):
         known(more)
-    if "hidden_size" in attributes and values.get("word_embed_proj_dim") == values["hidden_size"]:
-        attributes["word_embed_proj_dim"] = attributes["hidden_size"]
-        assumptions.append("word_embed_proj_dim == hidden_size")
+    for name in ("word_embed_proj_dim", "embedding_size", "input_embedding_size"):
+        if "hidden_size" in attributes and values.get(name) == values["hidden_size"]:
+            attributes[name] = attributes["hidden_size"]
+            assumptions.append(f"{name} == hidden_size")
     fixed = {canonical(name) for name in concrete}
     assumptions = [a for a in assumptions if not parse_condition(a).names <= fixed]  # numbers need no relation
     for name in sorted(concrete & set(attributes)):
@@ -148,12 +188,17 @@ def flat(config: dict) -> dict:
 def integers(config) -> dict:
     "The positive integers of a transformers config that may become symbols, by standard attribute name"
     found, own, config = {}, set(), text_config(config)
+    mapped = getattr(config, "attribute_map", {})
+    decoder = any(isinstance(getattr(config, n, None), int) and n not in mapped.values() for n in _DECODER_HEADS)
     for name in SYMBOLIC:
-        target = getattr(config, "attribute_map", {}).get(name, name)
+        target = mapped.get(name, name)
+        if decoder and name in _HEADS[:2]:
+            continue  # those of the encoder
         if isinstance(getattr(type(config), target, None), property):
             continue  # computed by the class from other attributes
-        if name == "head_dim" and isinstance(getattr(config, "qk_rope_head_dim", None), int):
-            continue  # another name of the rotated part of a head, whose width is a number
+        rotated = getattr(config, "qk_rope_head_dim", None)
+        if name == "head_dim" and isinstance(rotated, int) and vars(config).get("head_dim") != rotated:
+            continue  # not another name of the rotated part of a head
         try:
             value = getattr(config, name, None)
         except Exception:  # an attribute that varies by layer is no one symbol

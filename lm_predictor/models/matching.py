@@ -12,6 +12,7 @@ from dataclasses import replace
 from ..records.files import model_id, model_paths
 from ..formula.language import parse
 from .attributes import flat
+from .kinds import layer_counts, layer_paths, shown_path
 from .settings import bookkeeping, config_value, essence, setting
 from .validation import ModelError, check_numbers
 from ..records.database import Database, DatabaseError, read_json
@@ -19,7 +20,8 @@ from ..records.model import ModelRecord, record_from_json
 from ..records.source import SourceState, source_state
 
 # %% auto #0
-__all__ = ['spelt', 'symbol_values', 'fits', 'note_given', 'unknown_names', 'left_to_class', 'stored_records', 'outdated']
+__all__ = ['spelt', 'symbol_values', 'with_layers_of', 'fits', 'note_given', 'unknown_names', 'left_to_class', 'stored_records',
+           'outdated']
 
 # %% ../../nbs/models/06_matching.ipynb #48f4d967
 def spelt(record: ModelRecord, config: dict) -> dict:
@@ -54,8 +56,9 @@ def _computed(config: dict, about: dict) -> int | None:
 # %% ../../nbs/models/06_matching.ipynb #7973d34a
 def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
     "The numbers of a config for the symbols of a record; raises ModelError on what is missing or contradictory"
-    values, config = {}, spelt(record, config)
-    for symbol, about in record.symbols.items():
+    config = spelt(record, config)
+    values = layer_counts(config, record.layers)
+    for symbol, about in ((s, about) for s, about in record.symbols.items() if s not in values):
         value = config_value(config, about["names"], about["default"])
         computed = _computed(config, about)
         if symbol == "num_kv_heads" and (value is None or _null(config, about["names"])):
@@ -80,6 +83,12 @@ def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
         values[symbol] = int(value)
     return values
 
+# %% ../../nbs/models/06_matching.ipynb #5e77a1c0
+def with_layers_of(record: ModelRecord, config: dict) -> ModelRecord:
+    "A copy of a record whose paths name the layers of a config that it fits"
+    paths = layer_paths(spelt(record, config), record.layers)
+    return record.renamed(lambda path: shown_path(path, paths)) if any(k != v for k, v in paths.items()) else record
+
 # %% ../../nbs/models/06_matching.ipynb #ece69d71
 def _given(raw: dict, name: str, about: dict):
     "What a config gives to a setting: its essence, or the default of its class"
@@ -90,6 +99,19 @@ def _given(raw: dict, name: str, about: dict):
     missing = object()
     value = setting(raw, name, missing if name != "sliding_window" else about["default"])
     return about["default"] if value is missing else essence(value, about)
+
+
+def _alike(value, about: dict) -> bool:
+    "Whether a value of a setting is what was traced; of a config inside a config, with what its class adds"
+    if not isinstance(value, dict) or not isinstance(about["value"], dict):
+        return value == about["value"]
+    usual = about["default"] if isinstance(about["default"], dict) else {}
+    usual = usual if value.get("model_type", usual.get("model_type")) == usual.get("model_type") else {}
+    ours, theirs = (
+        {k: v for k, v in d.items() if k == "model_type" or not bookkeeping(k)}
+        for d in ({**usual, **value}, about["value"])
+    )
+    return ours == theirs
 
 
 def _follower(raw: dict, name: str, about: dict, settings: dict) -> str:
@@ -122,9 +144,10 @@ def fits(record: ModelRecord, config: dict) -> str:
         if about.get("makes") and name not in raw and all(n in raw for n in about["makes"]):
             continue  # what its class would make of it is given
         sizes = [s for given, s in about.get("given", ()) if given == value]  # None: at all sizes
-        if not computed and (value == about["value"] or None in sizes) or values in sizes:
+        same = _alike(value, about)
+        if not computed and (same or None in sizes) or values in sizes:
             continue
-        if sizes or computed and value == about["value"]:
+        if sizes or computed and same:
             return f"{name} follows from {computed or 'other sizes'}, which is not what was traced"
         return f"{name} is {_brief(value)}, traced with {_brief(about['value'])}"
     for condition in record.conditions:
@@ -169,6 +192,7 @@ def unknown_names(record: ModelRecord, config: dict) -> list[str]:
     Raises ModelError where one is near to an entry that the class knows and the config does not give.
     """
     known = {*record.keys, *record.aliases, *record.aliases.values(), *record.settings, *_COMMON}
+    known |= {c[part] for c in record.layers.get("columns", ()) for part in ("name", "key") if part in c}
     for about in record.symbols.values():
         known |= {*about["names"], *about.get("computed", {}).get("defaults", ())}
     if not record.keys:  # a record of before they were noted

@@ -33,8 +33,8 @@ from .find import runs_functions
 from .record import traced
 
 # %% auto #0
-__all__ = ['PRELOADED', 'FEW', 'Item', 'type_config', 'model_types', 'build_items', 'Outcome', 'Running', 'current_record',
-           'whole_record', 'landed', 'traced_apart', 'interrupts', 'build', 'forget']
+__all__ = ['PRELOADED', 'FEW', 'Item', 'type_config', 'variant_configs', 'model_types', 'build_items', 'Outcome', 'Running',
+           'current_record', 'whole_record', 'landed', 'traced_apart', 'interrupts', 'build', 'forget']
 
 # %% ../../nbs/obtain/05_build.ipynb #99470c4c
 @dataclass(frozen=True)
@@ -51,6 +51,12 @@ class Item:
 def type_config(model_type: str) -> dict:
     "The config dictionary that stands for a model type"
     return {"model_type": model_type, **read_json(shipped_directory() / "types.json").get(model_type, {})}
+
+
+def variant_configs(model_type: str) -> dict[str, dict]:
+    "Further configs of a type that records ship for, by name: patterns and relations of sizes that its defaults lack"
+    rows = read_json(shipped_directory() / "variants.json").get(model_type, {})
+    return {f"{model_type}:{word}": {**type_config(model_type), **changes} for word, changes in rows.items()}
 
 # %% ../../nbs/obtain/05_build.ipynb #af761018
 def model_types() -> list[str]:
@@ -72,13 +78,14 @@ def build_items(names=(), types: bool = False) -> list[Item]:
     others = [n for n in names if n.lower() not in aliases]
     every = model_types() if types or others else []
     for name in others:
-        if name not in every:
+        if name not in every and name not in variant_configs(name.partition(":")[0]):
             near = difflib.get_close_matches(name.lower(), sorted({*aliases, *every}), n=3)
             raise ModelError(
                 f"{name!r} is no preset and no causal language model type{'; near: ' + ', '.join(near) if near else ''}"
             )
     chosen += [Item(aliases[n.lower()], known[aliases[n.lower()]]["config"]) for n in names if n.lower() in aliases]
     chosen += [Item(t, type_config(t)) for t in every if types or t in others]
+    chosen += [Item(n, c) for t in every for n, c in variant_configs(t).items() if types or {t, n} & {*others}]
     return sorted({i.name: i for i in chosen}.values(), key=lambda i: (i.name not in known, i.name))
 
 # %% ../../nbs/obtain/05_build.ipynb #e3f159a7

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..cost.functions import RULES
 from ..formula.tree import FormulaError
-from ..models.matching import fits, outdated, stored_records
+from ..models.matching import fits, outdated, stored_records, with_layers_of
 from ..models.parts import unknown_type
 from ..models.validation import ModelError, NeedsTrace
 from .confirm import can_trace, confirmed
@@ -57,10 +57,10 @@ def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = Fal
             check_record(read_json(path), str(path))  # names the rule that it breaks
             raise ModelError(f"{path}: {type(e).__name__}: {e}; restore or delete it") from None
         if old and not may_trace:
-            return _Search(Found(record, f"stale: {old}; {_remedy()}"))
+            return _Search(Found(with_layers_of(record, config), f"stale: {old}; {_remedy()}"))
         reason = reason or old or confirmed(record, config, db)
         if not reason:
-            return _Search(Found(record))
+            return _Search(Found(with_layers_of(record, config)))
         stale = path if old else stale
     return _Search(None, reason, stale)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..models.attributes import WORKLOAD, integers, text_config
+from ..models.kinds import layer_counts
 from ..records.cases import Case
 from ..records.model import ModelRecord
 from ..verification.compare import difference
@@ -22,10 +23,12 @@ __all__ = ['record_values', 'tried_below', 'from_size', 'with_assumption', 'with
 # %% ../../nbs/obtain/00_ladder.ipynb #d08bfa31
 def record_values(record: ModelRecord, config) -> dict:
     "The numbers of a transformers config for the symbols of a record"
+    from lm_predictor.tracing.reads import plain
+    counts = layer_counts(plain(config), record.layers) if record.layers else {}
     return {
         s: int(getattr(text_config(config), about["names"][0], about["default"]) or 0)
         for s, about in record.symbols.items()
-    }
+    } | counts
 
 # %% ../../nbs/obtain/00_ladder.ipynb #725e817e
 def tried_below(seen: int, smallest: int) -> list[int]:

@@ -101,7 +101,8 @@ def note_computed(record: ModelRecord, config: dict) -> ModelRecord:
     config: as given.
     """
     symbols = dict(record.symbols)
-    for symbol in symbols.keys() - _OWN_RULES:
+    rotated = {"head_dim"} if "qk_rope_head_dim" in symbols else set()  # another name of the rotated part of a head
+    for symbol in symbols.keys() - (_OWN_RULES - rotated):
         if rule := _computed_of(symbols[symbol], config, record.aliases):
             symbols[symbol] = {**symbols[symbol], "computed": rule}
     return replace(record, symbols=symbols)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from ..formula.language import Condition, parse, parse_condition
 from ..formula.tree import Formula, FormulaError
@@ -77,6 +77,29 @@ _NAMED = {
     },
 }
 
+# %% ../../nbs/records/03_model.ipynb #03a1c0d2
+_LAYERS = {
+    "type": "object",
+    "required": ["default", "most", "columns", "kinds", "labels", "places"],
+    "additionalProperties": False,
+    "properties": {
+        **dict.fromkeys(("default", "most"), {"type": ["integer", "null"]}),
+        **dict.fromkeys(("labels", "places"), {"type": "array", "items": _TEXT}),
+        "kinds": {"type": "array", "items": {"type": "array"}, "minItems": 2},
+        "columns": {
+            "type": "array", "minItems": 1, "items": {
+                "type": "object", "required": ["name"], "additionalProperties": False,
+                "properties": {
+                    **dict.fromkeys(("name", "key"), {"type": "string"}), "default": {}, "unless": {"type": "object"},
+                    "usual": {"type": "array"},
+                    "by": {"enum": ["all", "first", "last", "every", "step", "among"]},
+                    "values": {"type": "array", "minItems": 2, "maxItems": 2}
+                }
+            }
+        }
+    }
+}
+
 # %% ../../nbs/records/03_model.ipynb #5aa062a7
 RECORD_SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -97,7 +120,7 @@ RECORD_SCHEMA = {
         "settings": {"type": "object", "additionalProperties": {"type": "object", "required": ["value", "default"]}},
         "modules": {"type": "array", "items": _row(_TEXT, _TEXT, _FORMULA, _FORMULA)},
         "verification": {"type": "object"},
-        "experts": {"type": "array", "items": _FORMULA, "maxItems": 2},
+        "experts": {"type": "array", "items": _FORMULA, "maxItems": 2}, "layers": _LAYERS,
         "method": {"enum": ["symbolic", "sampled"]},
         "case_assumptions": {
             "type": "object", "propertyNames": {"enum": list(CASE_NAMES)}, "additionalProperties": _FORMULAS
@@ -214,6 +237,17 @@ class Cases(Mapping):
         rule = broken_rule({**_EMPTY, "cases": {case: self._rows[case]}}) or f"$.cases.{case}: {_one_line(why)}"
         return RecordError(f"{self._where}: {rule}; restore or delete it")
 
+    def renamed(self, name: Callable[[str], str]) -> Cases:
+        "These with other paths of modules"
+        rows = {}
+        for case, row in self._rows.items():
+            row = self._read.get(case, row)
+            if isinstance(row, Graph):
+                rows[case] = replace(row, calls=tuple(replace(c, path=name(c.path)) for c in row.calls))
+            else:
+                rows[case] = {**row, "calls": [[name(path), *rest] for path, *rest in row["calls"]]}
+        return Cases(rows, self._names, self._where)
+
     @property
     def called_classes(self) -> list[str]:
         "The classes whose modules are called in any case, without parsing a formula"
@@ -252,11 +286,18 @@ class ModelRecord:
     keys: tuple[str, ...] = ()  # the entries that its config class knows, beyond those that all classes know
     # the accelerated functions of its source that it was traced with, one operator each; none: it is what Python runs
     functions: tuple[str, ...] = ()
+    # how its layers of several kinds are counted in a config, see models.kinds; empty where their numbers are its own
+    layers: dict = field(default_factory=dict)
     where: str = "model record"  # the file that it was read from
 
     def __post_init__(self):
         if not isinstance(self.cases, Cases):
             object.__setattr__(self, "cases", Cases(self.cases, {*self.symbols, *_WORKLOAD}, self.where))
+
+    def renamed(self, name: Callable[[str], str]) -> ModelRecord:
+        "A copy with other paths of modules"
+        modules = [[name(path), *rest] for path, *rest in self.modules]
+        return replace(self, modules=modules, cases=self.cases.renamed(name))
 
     def graph(self, case: str) -> Graph:
         "The graph of a case; raises RecordError when what the file holds is none"
@@ -333,6 +374,7 @@ def record_to_json(r: ModelRecord) -> dict:
         "case_assumptions": {name: list(a) for name, a in r.case_assumptions.items()},
         "experts": list(map(str, r.experts)), "method": r.method, "verification": r.verification,
         "aliases": r.aliases, "keys": list(r.keys), **({"functions": list(r.functions)} if r.functions else {}),
+        **({"layers": r.layers} if r.layers else {}),
         "cases": {name: graph_to_json(r.graph(name)) for name in r.cases}
     }
 
@@ -346,7 +388,8 @@ def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
             [[p, c, parse(n), parse(w)] for p, c, n, w in data["modules"]], data["uncounted"], tuple(data["notes"]),
             data["cases"], {name: tuple(a) for name, a in data.get("case_assumptions", {}).items()},
             tuple(map(parse, data.get("experts", ()))), data.get("method", "symbolic"), data.get("verification", {}),
-            data.get("aliases", {}), tuple(data.get("keys", ())), tuple(data.get("functions", ())), where
+            data.get("aliases", {}), tuple(data.get("keys", ())), tuple(data.get("functions", ())),
+            data.get("layers", {}), where
         )
         check_names(
             [record.parameters, record.weight_bytes, *(f for _, _, *two in record.modules for f in two)],

@@ -20,6 +20,7 @@ from ..formula.tree import Formula
 from ..formula.language import parse, parse_condition, total
 from ..formula.symbolic import from_sympy
 from ..models.attributes import canonical, flat, text_config
+from ..models.kinds import count_symbol
 from ..records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ..records.model import ModelRecord
 from ..records.source import source_file
@@ -216,6 +217,13 @@ def _always(text: str, trace: ModelTrace, truth: bool) -> bool:
             return False
     return True
 
+
+def _excludes(text: str, case: str) -> bool:
+    "Whether a condition of all cases says that a size is not another one, which sizes drawn by chance hardly meet"
+    condition = parse_condition(text)
+    least = condition.right.names or condition.right.evaluate({}) > 1
+    return not case and condition.relation == "!=" and bool(least)
+
 # %% ../../nbs/tracing/04_graphs.ipynb #296abb46
 def _at_fixed(texts, case: Case) -> list[str]:
     "Conditions on the tokens of a case, with those that the case fixes as numbers; without those that say nothing then"
@@ -282,7 +290,7 @@ def assumptions_of(trace: ModelTrace, case: str = "") -> tuple:
             text = condition_text(trace.symbols.clean(part))
             if not text or text in texts or (bounded and _about_window(text, trace)):
                 continue
-            if not _always(text, trace, True):
+            if _excludes(text, case) or not _always(text, trace, True):
                 texts.append(text)
     return tuple(texts)
 
@@ -386,8 +394,14 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     base, recorders = flat(config_defaults(config)), trace.recorders
     symbols = _symbols_of(trace, base)
     chosen = settings_of(config, {n for s in symbols.values() for n in s["names"]}, trace.mixed)
-    assumptions = assumptions_of(trace)
-    kind = json.dumps([{k: v["value"] for k, v in chosen.items()}, trace.symbols.relation.assumptions], sort_keys=True)
+    if trace.layers:
+        counted = {c.get(part) for c in trace.layers["columns"] for part in ("name", "key")} | {"num_hidden_layers"}
+        chosen = {name: about for name, about in chosen.items() if name not in counted}
+        symbols |= {(s := count_symbol(k)): {"names": [s], "default": None} for k in range(len(trace.kinds))}
+    assumptions, pattern = assumptions_of(trace), [trace.layers[n] for n in ("columns", "kinds") if n in trace.layers]
+    kind = json.dumps(
+        [{k: v["value"] for k, v in chosen.items()}, trace.symbols.relation.assumptions, *pattern], sort_keys=True
+    )
     count, size_bytes, modules = weights_and_modules(trace, write)
     pairs, notes = _pairs(trace)
     uncounted = {}
@@ -401,5 +415,5 @@ def model_record(trace: ModelTrace) -> ModelRecord:
         {name: graph_of(r, write, pairs) for name, r in recorders.items()},
         {name: own for name in recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write),
         trace.method, aliases=dict(getattr(text_config(config), "attribute_map", {})),
-        keys=class_keys(type(text_config(config)))
+        keys=class_keys(type(text_config(config))), layers=trace.layers
     )

@@ -18,12 +18,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..models.attributes import integers
+from ..models.kinds import count_symbol
 from ..records.cases import BEYOND, CASES
 from ..records.graph import Line
 from ..records.source import source_file
+from .counted import counted_layers
 from .loops import fold_run
 from lm_predictor.tracing.runtime.building import (
-    build, constructor_arguments, defaults, symbolic_bins, symbolic_roots, symbolic_selection
+    build, constructor_arguments, defaults, symbolic_bins, symbolic_entries, symbolic_integers, symbolic_roots,
+    symbolic_selection
 )
 from .runtime.forward import Runnable, call, empty_cache, module_state, renamed_cache
 from .runtime.patches import patched
@@ -76,6 +79,7 @@ class ModelTrace:
     least: dict = field(default_factory=dict)
     # case name -> (Form, why it fits no run) of the forms that were tried before, of a sampled trace
     refused: dict = field(default_factory=dict)
+    layers: dict = field(default_factory=dict)  # how the layers of each kind are counted in a config, see models.kinds
 
     @property
     def mixed(self) -> bool:
@@ -267,6 +271,15 @@ class _SymbolicRuns:
                 progress(case)
 
 # %% ../../nbs/tracing/02_symbolic.ipynb #d51c3e90
+def _begun(config, symbols: Symbols, model, seen: dict, runnable: Runnable) -> ModelTrace:
+    "A trace without runs; its kept layers stand for as many as there are of their kind, where a config says how many"
+    mixed, names = len(runnable.kinds) > 1 and not runnable.apart, runnable.names
+    layers = counted_layers(config, runnable.kinds, names) if mixed else {}
+    if layers:
+        names = {path: (shown, count_symbol(int(path.rpartition(".")[2]))) for path, (shown, _) in names.items()}
+    return ModelTrace(config, symbols, model, {}, seen, runnable.kinds, names, apart=runnable.apart, layers=layers)
+
+# %% ../../nbs/tracing/02_symbolic.ipynb #d51c3e9a
 def _trace_cases(config, concrete, cases, progress, apart=False) -> ModelTrace:
     """All cases with the given attributes left as numbers; stops early when another has to be one.
 
@@ -280,12 +293,13 @@ def _trace_cases(config, concrete, cases, progress, apart=False) -> ModelTrace:
     mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
     with (mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), symbolic_bins(),
-          SymbolicShapes(watch),
-          constructor_arguments() as seen, contextlib.ExitStack() as held):
+          symbolic_entries(cut), SymbolicShapes(watch), constructor_arguments() as seen,
+          contextlib.ExitStack() as held):
         model = build(cut)
         held.enter_context(symbolic_selection(model))
+        held.enter_context(symbolic_integers(*map(type, model.modules())))
         runnable = Runnable(model, apart)
-        trace = ModelTrace(config, symbols, model, {}, seen, runnable.kinds, runnable.names, apart=runnable.apart)
+        trace = _begun(config, symbols, model, seen, runnable)
         with contextlib.suppress(_Again):  # the symbols tell what was lost
             _SymbolicRuns(trace, runnable, watch).all(cases, progress)
     if runnable.retyped and apart is False:

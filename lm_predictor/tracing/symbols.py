@@ -17,7 +17,10 @@ from torch.utils._sympy.functions import ToFloat
 
 from ..formula.language import parse
 from ..formula.symbolic import to_sympy
-from ..models.attributes import HINTS, WORKLOAD, canonical, integers, relate, set_attribute, shaping
+from lm_predictor.models.attributes import (
+    HINTS, WORKLOAD, canonical, integers, relate, set_attribute, shaping, text_config
+)
+from ..models.settings import rotary_share
 from ..records.cases import Case
 
 # %% auto #0
@@ -33,6 +36,12 @@ def hints_of(
     return {n: HINTS[n] for n in ("batch_size", "seq_len", "cache_len")} | more.get(case.region, {})
 
 # %% ../../nbs/tracing/00_symbols.ipynb #58736db1
+def _share(config) -> dict:
+    "The share of a head's width that a transformers config rotates, where it is one number"
+    share = rotary_share(text_config(config).to_dict())
+    return {"rotary_share": share} if isinstance(share, (int, float)) else {}
+
+
 class Symbols:
     "Symbolic integers of one model: base symbols for the tracer, canonical names for the reader"
 
@@ -41,7 +50,7 @@ class Symbols:
         numbers.Integral.register(torch.SymInt)  # lets torch.nn.LayerNorm(SymInt) and its like through
         self.env = ShapeEnv()
         self.values = config if isinstance(config, dict) else integers(config)
-        known = {} if isinstance(config, dict) else shaping(config)
+        known = {} if isinstance(config, dict) else shaping(config) | _share(config)
         self.relation = relate(known | self.values, concrete)
         self.base, self.hints, self._names, self._clean = {}, {}, {}, {}
 

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from ..models.kinds import count_symbol
 from ..records.graph import Graph
 from ..records.model import ModelRecord, moved
 from ..records.cases import Case
@@ -101,8 +102,15 @@ def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
     if "head_dim" not in record.symbols:
         sizes["hidden_size"] = sizes["num_heads"] * 2 * half
     experts = rng.choice([(5, 13), (29, 61)])
-    for name in sorted(record.symbols.keys() - sizes.keys() - {"num_layers", "tie_word_embeddings"}):
+    few = record.symbols.keys() & {"n_group", "topk_group", "n_shared_experts"}
+    groups = rng.randrange(2, 5) if few else 1
+    sizes |= {n: rng.randrange(1, groups + 1) if n == "topk_group" else groups for n in sorted(few)}
+    counts = {count_symbol(k) for k in range(len(record.layers.get("kinds", ())))}  # as the config says
+    for name in sorted(record.symbols.keys() - sizes.keys() - {"num_layers", "tie_word_embeddings"} - counts):
         sizes[name] = rng.randrange(*experts) if name.endswith("experts") else step * rng.randrange(150, 500) * much
+    sizes |= {n: sizes["head_dim"] for n in sizes.keys() & {"qk_rope_head_dim"}}  # two names of it
+    if "n_group" in few:
+        sizes |= {n: groups * rng.randrange(2, 14) for n in sorted(sizes.keys() & {"num_experts", "num_local_experts"})}
     for name, (low, high) in limits(record.conditions).items():
         if name in sizes and high is not None and sizes[name] > high:
             sizes[name] = rng.randrange(low, high + 1)

@@ -26,7 +26,7 @@ from ..records.executors import completed
 from ..records.files import class_paths, model_id, model_path, model_paths, read_json, read_text, write_json
 from ..records.model import ModelRecord, RecordError, record_from_json
 from ..formula.tree import FormulaError
-from ..models.matching import fits, symbol_values
+from ..models.matching import fits, symbol_values, with_layers_of
 from ..models.loading import full_config
 from ..models.hub import presets, quiet
 from ..models.validation import ModelError
@@ -49,9 +49,10 @@ class Subject:
 
 # %% ../../nbs/verification/09_prove.ipynb #a724ea70
 def default_config(record: ModelRecord) -> list:
-    "The config of a type's own defaults, where the record is about it"
-    kept = shipped_directory() / "types.json"
-    for config in ({}, read_json(kept).get(record.model_type, {}) if kept.is_file() else {}):
+    "The config of a type's own defaults, or a variant of it, where the record is about it"
+    kept = [shipped_directory() / name for name in ("types.json", "variants.json")]
+    usual, variants = (read_json(file).get(record.model_type, {}) if file.is_file() else {} for file in kept)
+    for config in ({}, usual, *({**usual, **changes} for changes in variants.values())):
         full = {"model_type": record.model_type, **config}
         try:
             if not fits(record, full) or not fits(record, _whole(full)):  # MPT spells out a part of its own
@@ -130,6 +131,7 @@ def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, cou
     outcome = lambda checks, classes=(): Outcome(record.id, checks, dict(classes), time.perf_counter() - start)
     try:
         full, values = full_config(config), symbol_values(record, _whole(config))
+        record = with_layers_of(record, _whole(config))
     except ModelError as e:
         return outcome([Check("the model can be built", False, f"{name}: {e}")])
     rows, failed = _counted(record, full, values, name)

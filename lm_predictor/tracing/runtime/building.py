@@ -8,11 +8,13 @@ from __future__ import annotations
 import builtins
 import contextlib
 import math
+import operator
 import sys
 import warnings
 
 import sympy
 import torch
+from torch.utils._sympy.functions import FloorDiv
 
 from ...models.attributes import text_config
 from .patches import patched
@@ -20,8 +22,8 @@ from .quirks import Need, quirk
 from .recorder import _CALL_CODE, SIZES
 
 # %% auto #0
-__all__ = ['constructor_arguments', 'default_dtype', 'defaults', 'symbolic_construction', 'symbolic_roots', 'symbolic_bins',
-           'build', 'symbolic_selection']
+__all__ = ['constructor_arguments', 'default_dtype', 'defaults', 'symbolic_integers', 'symbolic_entries', 'symbolic_construction',
+           'symbolic_roots', 'symbolic_bins', 'build', 'symbolic_selection']
 
 # %% ../../../nbs/tracing/runtime/03_building.ipynb #ea300380
 @contextlib.contextmanager
@@ -70,30 +72,58 @@ def defaults():
         yield
 
 # %% ../../../nbs/tracing/runtime/03_building.ipynb #9c9bce0b
+_EXACT = {"ToFloat": lambda n: n, "IntTrueDiv": operator.truediv, "FloatTrueDiv": operator.truediv}
+
+
 class _SymbolicInt(type):
-    "`int` for code that must keep symbols: int(1.0 * n) of a symbol n is n"
+    "`int` for code that must keep symbols: a symbol n is one, int(2 * n / 2) is n, and int(n / 3) is n // 3"
 
     def __instancecheck__(cls, x):
-        return isinstance(x, builtins.int)
+        return isinstance(x, (builtins.int, torch.SymInt))
 
     def __call__(cls, x=0, *args):
+        if isinstance(x, torch.SymInt):
+            return x
         if isinstance(x, torch.SymFloat):
-            plain = sympy.nsimplify(
-                x.node.expr.replace(lambda e: type(e).__name__ == "ToFloat", lambda e: e.args[0]), rational=True
+            exact = x.node.expr.replace(
+                lambda e: type(e).__name__ in _EXACT, lambda e: _EXACT[type(e).__name__](*e.args)
             )
+            plain = sympy.nsimplify(exact, rational=True)
+            over, under = sympy.fraction(sympy.together(plain))
             env = x.node.shape_env
-            if plain.is_integer:
-                return env.create_symintnode(plain, hint=builtins.int(plain.xreplace(dict(env.backed_var_to_val))))
+            if plain.is_integer or over.is_integer and under.is_integer and over.is_positive and under.is_positive:
+                whole = plain if plain.is_integer else FloorDiv(over, under)
+                return env.create_symintnode(whole, hint=builtins.int(whole.xreplace(dict(env.backed_var_to_val))))
         return builtins.int(x, *args)
 
 # %% ../../../nbs/tracing/runtime/03_building.ipynb #972fcc85
 @contextlib.contextmanager
-def symbolic_construction():
-    "Within it, building a model computes no initial values and keeps symbols through int() of the rotary helpers"
-    from transformers import modeling_rope_utils
+def symbolic_integers(*classes: type):
+    "Within it, int() in the source files of classes of transformers, and in its rotary helpers, keeps symbols"
+    files = {f for f in (cls.__module__ for cls in classes) if f.startswith("transformers.models.")}
+    files |= {"transformers.modeling_rope_utils"}
+    with patched(*((sys.modules[f], "int", _SymbolicInt("int", (), {})) for f in sorted(files))):
+        yield
+
+
+@contextlib.contextmanager
+def symbolic_entries(config):
+    "Within it, copies of a config of transformers hold its symbols, and its class takes symbols for integers"
+    kind, usual = type(config), type(config).__setattr__
+
+    def __setattr__(self, name, value):
+        (object.__setattr__ if isinstance(value, torch.SymInt) else usual)(self, name, value)
+
+    with patched((torch.SymInt, "__deepcopy__", lambda n, memo: n), (kind, "__setattr__", __setattr__)):
+        yield
+
+
+@contextlib.contextmanager
+def symbolic_construction(cls=None):
+    "Within it, building a model of a class computes no initial values and keeps symbols through int()"
     layers = [c for c in vars(torch.nn).values() if isinstance(c, type) and "reset_parameters" in vars(c)]
     silent = [(c, "reset_parameters", lambda self: None) for c in layers]
-    with patched((modeling_rope_utils, "int", _SymbolicInt("int", (), {})), *silent):
+    with symbolic_integers(*([cls] if cls else [])), patched(*silent):
         yield
 
 # %% ../../../nbs/tracing/runtime/03_building.ipynb #d5122090
@@ -133,7 +163,9 @@ def build(config, **options):
     dtype = torch.float32 if quirk(config.model_type, Need.FLOAT32) else torch.bfloat16
     options = dict(dtype=dtype, attn_implementation="eager") | options
     cls = classes.get(type(config), None)
-    with defaults(), no_init_weights(), symbolic_construction():
+    # of a config of numbers int() stays Python's, so that a float notes that the code asks for it
+    symbols = any(isinstance(v, torch.SymInt) for v in vars(text_config(config)).values())
+    with defaults(), no_init_weights(), symbolic_construction(cls if symbols else None):
         if quirk(config.model_type, Need.INNER_CONFIG):
             model = cls._from_config(text_config(config), **options)
         else:

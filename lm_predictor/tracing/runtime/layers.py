@@ -11,9 +11,10 @@ import re
 import torch
 
 from ...models.attributes import LAYERS, set_attribute, text_config
+from ...models.kinds import layer_label
 
 # %% auto #0
-__all__ = ['layers_name', 'layer_count', 'layer_lists', 'per_layer', 'layer_kinds', 'layer_label', 'placed', 'keep_kinds']
+__all__ = ['layers_name', 'layer_count', 'layer_lists', 'per_layer', 'layer_kinds', 'layer_key', 'placed', 'keep_kinds']
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #95a6bc81
 def layers_name(config) -> str:
@@ -112,9 +113,13 @@ def layer_kinds(
     if not lists or _counts_layers(model, lists, layers):
         return []
     for i in range(layers):
-        key = (tuple(_module_kind(m[i]) for m in lists.values()), tuple(str(v[i]) for v in stated.values()))
-        found.setdefault((apart and i == 0, *key), []).append(i)
+        found.setdefault((apart and i == 0, *layer_key(lists, stated, i)), []).append(i)
     return [tuple(v) for v in found.values()]
+
+
+def layer_key(lists: dict, stated: dict, i: int) -> tuple:
+    "What two layers of one kind share: their modules, and what the config's lists say of them"
+    return tuple(_module_kind(m[i]) for m in lists.values()), tuple(str(v[i]) for v in stated.values())
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #5954239e
 def _names_layers(name: str, value, layers: int) -> bool:
@@ -131,20 +136,6 @@ def _renumbered(value, kinds):
     "What such an attribute holds when of each kind the first layer is kept"
     kept = [k for k, kind in enumerate(kinds) if kind[0] in value]
     return {k: value[kinds[k][0]] for k in kept} if isinstance(value, dict) else type(value)(kept)
-
-# %% ../../../nbs/tracing/runtime/05_layers.ipynb #c9eaef11
-def layer_label(kind: tuple, layers: int) -> str:
-    "A short name for the layers of one kind: * for all, 0-2, 1,3..31, or the first ones and how many"
-    if len(kind) == layers:
-        return "*"
-    steps = {b - a for a, b in zip(kind, kind[1:])}
-    if len(kind) == 1:
-        return str(kind[0])
-    if steps == {1}:
-        return f"{kind[0]}-{kind[-1]}"
-    if len(steps) == 1 and len(kind) > 2:
-        return f"{kind[0]},{kind[1]}..{kind[-1]}"
-    return ",".join(map(str, kind)) if len(kind) < 5 else f"{kind[0]},{kind[1]},{kind[2]}..{kind[-1]}({len(kind)})"
 
 # %% ../../../nbs/tracing/runtime/05_layers.ipynb #c0ffee12
 def placed(kind: tuple, layers: int, rest: bool = False) -> tuple[str, str]:
