@@ -116,8 +116,7 @@ def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
             sizes[name] = rng.randrange(low, high + 1)
         elif name in sizes and sizes[name] < low:
             sizes[name] += -(-low // step) * step
-    if much > 1:
-        sizes["num_layers"] = rng.randrange(2, 200)
+    sizes |= {"num_layers": rng.randrange(2, 200)} if much > 1 else {}
     return {n: v for n, v in sorted(sizes.items()) if n in record.symbols}
 
 # %% ../../nbs/verification/00_numbers.ipynb #4402dda2
