@@ -153,6 +153,8 @@ def fits(record: ModelRecord, config: dict) -> str:
     for condition in record.conditions:
         if condition.names <= set(values) and not condition.holds(values):
             return f"{condition} does not hold"
+    if values.get("num_kv_heads") == 1 and "num_heads > num_kv_heads" in record.assumptions:
+        return "num_kv_heads is 1, traced with more: one head is repeated without a copy"
     return ""
 
 # %% ../../nbs/models/06_matching.ipynb #85e8a1d3
