@@ -157,7 +157,6 @@ def test_two_widths_that_differ_stay_apart():
 def test_one_head_of_keys_is_no_group_of_heads():
     "Its expanded view is no copy, so records of groups do not answer it; Gemma 3 1B has a record of its own"
     from lm_predictor import analyze
-    from lm_predictor.models.validation import ModelError
     config = {**presets()["meta-llama/Llama-3.1-8B"]["config"], "num_key_value_heads": 1}
     with pytest.raises(ModelError, match="num_kv_heads is 1, traced with more"):
         analyze(config, trace=False)
