@@ -31,7 +31,8 @@ setup(
     long_description_content_type="text/markdown", python_requires=f">={cfg['min_python']}",
     packages=find_namespace_packages(include=["lm_predictor*"]), include_package_data=True,
     package_data={"lm_predictor": [
-        "module_db/*.json", "module_db/presets/*.json", "module_db/models/*.json.gz", "hardware/*.json",
+        "module_db/*.json", "module_db/presets/*.json", "module_db/models/*.json.gz",
+        "module_db/vision/*.json.gz", "hardware/*.json",
         "hardware/calibrated/*.json", "prompts/*.md", "library/*.html"
     ]},
     cmdclass={"build_py": PackedRecords},

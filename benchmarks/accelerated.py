@@ -11,13 +11,13 @@ import sys
 import time
 import warnings
 
-from lm_predictor.models.hub import quiet
-from lm_predictor.models.loading import full_config
+from lm_predictor.models.sources.hub import quiet
+from lm_predictor.models.sources.loading import full_config
 from lm_predictor.obtain.build import model_types, type_config
-from lm_predictor.obtain.ladder import attempts_of
+from lm_predictor.obtain.fresh.ladder import attempts_of
 from lm_predictor.records.cases import Case
-from lm_predictor.tracing.functions import functions_of, replaced
-from lm_predictor.tracing.symbolic import ALL_SYMBOLIC
+from lm_predictor.tracing.runtime.functions import functions_of, replaced
+from lm_predictor.tracing.roads.symbolic import ALL_SYMBOLIC
 
 CASES = tuple(map(Case, ("prefill", "decode", "extend")))
 

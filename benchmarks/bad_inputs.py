@@ -165,7 +165,7 @@ def bad_command(r) -> Input:
 
 
 def bad_name(r) -> Input:
-    from lm_predictor.models.hub import known_names
+    from lm_predictor.models.sources.hub import known_names
     known = known_names()
     bad = r.choice((misspelt(r, r.choice(sorted(known))), nonsense(r), "someone/" + nonsense(r), "../gpt2", "/", "..", "", "a/b/c/d", "nowhere.json", "nowhere/config.json", "x" * 5000, "gpt2\n", "http://x/y"))
     if bad.lower() in known or bad.startswith("-"):
@@ -242,7 +242,7 @@ def broken_text(r, text: str):
 
 def broken_config(r):
     "A config.json that is wrong in one way"
-    from lm_predictor.models.hub import presets
+    from lm_predictor.models.sources.hub import presets
     config = dict(presets()[r.choice(CONFIGS)]["config"])
     way = r.choice(("text", "size", "size", "size", "type", "heads", "layers", "deep", "act"))
     if way == "text":
@@ -291,7 +291,7 @@ def device_file(r) -> Input:
 
 def broken_record(r, path: Path):
     "A stored record that is wrong in one way"
-    from lm_predictor.records.files import read_json
+    from lm_predictor.records.storage.files import read_json
     record = read_json(path)
     if r.random() < 0.4:
         return broken_text(r, json.dumps(record))
@@ -305,8 +305,8 @@ def broken_record(r, path: Path):
 
 def record_file(r) -> Input:
     "A record of the user's own; whoever does not ask for it gets his answer"
-    from lm_predictor.records.database import shipped_directory
-    from lm_predictor.records.files import model_paths
+    from lm_predictor.records.storage.database import shipped_directory
+    from lm_predictor.records.storage.files import model_paths
     name = "transformers.models.llama.modeling_llama.LlamaMLP.json"
     model = r.choice([p.name for p in model_paths(shipped_directory(), "llama-*")])
     place = r.choice((name, f"models/{model}"))
@@ -508,7 +508,7 @@ def preload() -> None:
     "Load what commands load, so that each fork has it"
     os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", HF_HOME=COPIES)
     commands()
-    for name in ("torch", "transformers", "lm_predictor.tracing.classes", "lm_predictor.verification.verify", "lm_predictor.app.plots.roofline", "lm_predictor.app.explorer.page", "rich.table", "jsonschema"):
+    for name in ("torch", "transformers", "lm_predictor.tracing.lowering.classes", "lm_predictor.verification.verify", "lm_predictor.app.plots.roofline", "lm_predictor.app.explorer.page", "rich.table", "jsonschema"):
         with contextlib.suppress(ImportError):
             __import__(name)
     gc.collect()

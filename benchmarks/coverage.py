@@ -40,16 +40,16 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     from lm_predictor.obtain.build import type_config
-    from lm_predictor.models.attributes import canonical
-    from lm_predictor.records.database import Database
-    from lm_predictor.verification.reference_run import collect
-    from lm_predictor.obtain.record import fit_own_config
-    from lm_predictor.models.loading import full_config
-    from lm_predictor.tracing.classes import ClassRecords
-    from lm_predictor.tracing.symbolic import cases_of
+    from lm_predictor.models.config.attributes import canonical
+    from lm_predictor.records.storage.database import Database
+    from lm_predictor.verification.runs.reference_run import collect
+    from lm_predictor.obtain.fresh.record import fit_own_config
+    from lm_predictor.models.sources.loading import full_config
+    from lm_predictor.tracing.lowering.classes import ClassRecords
+    from lm_predictor.tracing.roads.symbolic import cases_of
     from lm_predictor.records.status import PROOF
-    from lm_predictor.verification.counter import against_counter
-    from lm_predictor.obtain.ladder import record_values, traced_record
+    from lm_predictor.verification.runs.counter import against_counter
+    from lm_predictor.obtain.fresh.ladder import record_values, traced_record
     from lm_predictor.verification.verify import verify_model
 
     def late(*_):
@@ -114,6 +114,51 @@ def table(rows: list) -> str:
     return "\n".join(lines).replace("||", "| |") + "\n"
 
 
+def steps(model_type: str, timeout: int) -> dict:
+    "The rungs on symbols that do not stand for the prompt of one type, and the statement of its source that speaks against each"
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    from lm_predictor.models.config.attributes import integers
+    from lm_predictor.models.sources.loading import full_config
+    from lm_predictor.obtain.build import type_config
+    from lm_predictor.obtain.fresh.ladder import attempt_row, judged, rung_below
+    from lm_predictor.tracing.roads.sampled import EVERY_LAYER, RUNS
+    from lm_predictor.tracing.roads.symbolic import ALL_SYMBOLIC, attempted, cases_of, descend, symbolic_rung
+
+    def late(*_):
+        raise Late(f"not done after {timeout} s")
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(timeout)
+    out = {"type": model_type}
+    try:
+        config = full_config(type_config(model_type))
+        everything, cases = frozenset(integers(config)), [next(c for c in cases_of(config) if c.phase == "prefill" and not c.all_logits)]
+        below = lambda attempts: rung if (rung := rung_below(attempts, everything)) not in (RUNS, EVERY_LAYER) else None
+        attempts = descend(symbolic_rung(ALL_SYMBOLIC), lambda rung: judged(attempted(rung, config, cases), config), below)
+        out["steps"] = [attempt_row(a) for a in attempts if not a.stands]
+    except (Exception, Late) as e:
+        out["steps"] = [("not built", f"{type(e).__name__}: {' '.join(str(e).split())[:240]}", "", "")]
+    finally:
+        signal.alarm(0)
+    return out
+
+
+def numbers(rows: list) -> str:
+    "What has to be a number in each type, and the statement of its source that forces it, in Markdown"
+    clean = lambda text: " ".join(text.replace("|", "/").split())
+    lines = ["# What has to be a number", "", f"Made by `python benchmarks/coverage.py --numbers benchmarks/numbers.md`: {len(rows)} types, the prompt of each.", "",
+             "| type | rung | why it does not stand | where | statement |", "|---|---|---|---|---|"]
+    for r in sorted(rows, key=lambda r: r["type"]):
+        lines += [f"| {r['type']} | {rung} | {clean(why)} | {place} | {clean(code)} |" for rung, why, place, code in r["steps"]]
+    return "\n".join(lines).replace("||", "| |") + "\n"
+
+
+def said(r: dict) -> str:
+    if "steps" in r:
+        return "; ".join(why for _, why, *_ in r["steps"]) or "all integers are symbols"
+    return f"{r.get('error') or ' '.join(f'{c} {r[c]}' for c in CASES)} ({r['seconds']} s)"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("types", nargs="*")
@@ -122,17 +167,24 @@ def main() -> int:
     parser.add_argument("--timeout", type=int, default=300)
     parser.add_argument("--rows", type=Path, default=Path("coverage.jsonl"))
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--numbers", type=Path, help="only say what has to be a number, and which line forces it, in this file")
     args = parser.parse_args()
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as every
+    if args.numbers:
+        args.rows = args.numbers.with_suffix(".jsonl")
     rows = {r["type"]: r for r in map(json.loads, args.rows.read_text().splitlines())} if args.rows.exists() else {}
     todo = [t for t in args.types or every if args.types or t not in rows]
+    one = functools.partial(steps, timeout=args.timeout) if args.numbers else functools.partial(row, timeout=args.timeout, verify=args.verify)
     context = multiprocessing.get_context("forkserver")  # a fresh process per type, with the imports done
-    context.set_forkserver_preload(["torch", "transformers.modeling_utils", "lm_predictor.verification.verify", "lm_predictor.tracing.graphs", "lm_predictor.tracing.sampled"])
+    context.set_forkserver_preload(["torch", "transformers.modeling_utils", "lm_predictor.verification.verify", "lm_predictor.tracing.lowering.graphs", "lm_predictor.tracing.roads.sampled"])
     with context.Pool(args.jobs, maxtasksperchild=1) as pool:
-        for i, r in enumerate(pool.imap_unordered(functools.partial(row, timeout=args.timeout, verify=args.verify), todo, chunksize=1)):
+        for i, r in enumerate(pool.imap_unordered(one, todo, chunksize=1)):
             rows[r["type"]] = r
             args.rows.write_text("".join(json.dumps(r) + "\n" for r in rows.values()))
-            print(f"[{i + 1}/{len(todo)}] {r['type']}: {r.get('error') or ' '.join(f'{c} {r[c]}' for c in CASES)} ({r['seconds']} s)", file=sys.stderr, flush=True)
+            print(f"[{i + 1}/{len(todo)}] {r['type']}: {said(r)}", file=sys.stderr, flush=True)
+    if args.numbers:
+        args.numbers.write_text(numbers(list(rows.values())))
+        args.rows.unlink()
     if args.table:
         args.table.write_text(table(list(rows.values())))
     return 0

@@ -1,7 +1,7 @@
 """The time of an output token in published serving runs, beside what is predicted: nothing is fitted to these rows.
 
     pip install -e ".[calibration]"
-    python benchmarks/end_to_end.py                  # about ten minutes
+    python benchmarks/end_to_end.py                  # about twenty seconds
     python benchmarks/end_to_end.py --rows rows.csv   # and every row with its prediction
 
 The rows are `systems/silicon_sample.csv` of aiconfigurator-core: a framework served a model on one to eight GPUs to so
@@ -21,14 +21,15 @@ import numpy as np
 import pandas as pd
 
 from lm_predictor import analyze
-from lm_predictor.timing.calibrated import LAUNCH_S, calibration, in_step, interval_of, kind_of, step_times, usual
+from lm_predictor.timing.kernels.calibrated import DENSE, LAUNCH_S, ROUTED, calibration, chosen, in_attention, in_step, interval_of, step_times, usual
 from lm_predictor.timing.hardware import HardwareError, load_hardware
 from lm_predictor.timing.laws.attention import Attention
 from lm_predictor.timing.laws.collective import AllReduce
 from lm_predictor.timing.laws.experts import Grouped
 from lm_predictor.timing.laws.law import Chip
 from lm_predictor.timing.laws.product import Product
-from lm_predictor.timing.roofline import kernel_time
+from lm_predictor.timing.laws.stream import Stream
+from lm_predictor.timing.kernels.roofline import kernel_time
 
 DEVICES = {"h100_sxm": "nvidia_h100_sxm", "h200_sxm": "nvidia_h200_sxm", "b200_sxm": "nvidia_b200",
            "b300_sxm": "nvidia_b300", "gb200": "nvidia_gb200", "gb300": "nvidia_gb300"}
@@ -49,8 +50,54 @@ SIZE = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 BLOCKS = ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "zhipuai/GLM-5", "MiniMaxAI/MiniMax-M2.5",
           "Qwen/Qwen3-235B-A22B-FP8", "Qwen/Qwen3.5-397B-A17B")
 USED = 0.9  # of a device's memory, the default of vLLM's gpu_memory_utilization
+CACHED = 1.0  # what the cache is faster than the memory, for kernels that only go over their numbers and fit half of it
 LOCAL = ("q_a_proj", "kv_a_proj", "indexer", ".gate", "router")  # weights that every GPU has whole
 INPUT = ("o_proj", "down_proj", "out_proj")  # products whose inputs are divided, and not their results
+
+
+# sweeps of github.com/SemiAnalysisAI/InferenceX whose steps make several tokens: (model, framework, device, precision,
+# release, day that they ran), and the pull request of `perf-changelog.yaml` that names the config `...-mtp`
+SPECULATIVE = {("deepseek-ai/DeepSeek-R1", "trtllm", "", "", "1.1.0rc2.post2", "2026-01-14"): 392,
+               ("deepseek-ai/DeepSeek-R1", "trtllm", "b200_sxm", "fp8", "1.2.0rc6.post3", "2026-02-05"): 632,
+               ("deepseek-ai/DeepSeek-R1", "trtllm", "b200_sxm", "fp4", "1.2.0rc6.post3", "2026-02-06"): 642,
+               ("deepseek-ai/DeepSeek-R1", "sglang", "b200_sxm", "fp8", "0.5.9", "2026-03-25"): 626,
+               ("Qwen/Qwen3.5-397B-A17B", "sglang", "b200_sxm", "fp8", "0.5.9", "2026-03-20"): 898}
+
+
+def run_of(rows):
+    "What tells a run from others, in every dump: one of the dumps has its times to a hundredth of a millisecond"
+    return rows[["backend", "system"]].join(rows[["silicon_tpot_ms", "silicon_ttft_ms"]].round(2))
+
+
+def speculative(rows):
+    """Which rows are of a sweep of `SPECULATIVE`, in whatever dump.
+
+    626 ran on one day with the same config without speculation, whose rows the dump of the database has as well.
+    """
+    day = rows.silicon_data_source.str.extract(r"measured=([0-9-]+)")[0]
+    found = pd.Series(False, index=rows.index)
+    for model, *same, measured in SPECULATIVE:
+        columns = zip(("backend", "system", "precision", "backend_version"), same)
+        found |= np.logical_and.reduce([rows.model_path == model, day == measured, *(rows[c] == v for c, v in columns if v)])
+    run = pd.MultiIndex.from_frame(run_of(rows))
+    plain = rows.silicon_data_source.str.startswith("db-dump").to_numpy()
+    return run.isin(run[found]) & ~run.isin(run[plain])
+
+
+def family_of(path):
+    "The family of a model, by its name in the table"
+    return next(f for name, f in FAMILY.items() if MODELS[path].startswith(name))
+
+
+SWEEP = ["backend", "model_path", "system", "precision", "gemm_quant_mode", "moe_quant_mode", "tp_size", "moe_tp", "moe_ep",
+         "isl", "osl", "backend_version"]
+
+
+def disturbed(rows):
+    "Which rows are of a sweep where a step of more sequences takes less than four fifths of one of fewer"
+    least = rows.sort_values("batch_size", ascending=False).groupby(SWEEP).silicon_tpot_ms.cummin()
+    late = rows.assign(falls=least.reindex(rows.index) < 0.8 * rows.silicon_tpot_ms)
+    return late.groupby(SWEEP).falls.transform("any")
 
 
 def comparable(rows):
@@ -70,12 +117,14 @@ def comparable(rows):
     rows = rows.assign(precision=rows.precision.fillna("bf16"), moe_tp=rows.moe_tp_size.fillna(1).clip(1),
                        moe_ep=rows.moe_ep_size.fillna(1).clip(1))
     keep(rows.model_path.isin(MODELS), "model")
-    keys = ["backend", "model_path", "system", "precision", "gemm_quant_mode", "moe_quant_mode", "tp_size", "moe_tp", "moe_ep",
-            "isl", "osl", "batch_size", "backend_version"]
-    filled = rows.fillna({c: "" for c in ("backend_version", "gemm_quant_mode", "moe_quant_mode")})
-    merged = filled.groupby(keys, as_index=False)[["silicon_tpot_ms", "silicon_ttft_ms"]].median()
-    why["repeats merged"] = len(rows) - len(merged)
-    return merged, why
+    keep(~speculative(rows), "several tokens in a step, by InferenceX's own log")
+    rows = rows.fillna({c: "" for c in ("backend_version", "gemm_quant_mode", "moe_quant_mode")})
+    family = rows.model_path.map(family_of)  # one run stands under the names of V3 and of R1
+    keep(~run_of(rows).assign(family=family, clients=rows.batch_size).duplicated(), "the same run in another dump")
+    merged = rows.groupby([*SWEEP, "batch_size"], as_index=False)[["silicon_tpot_ms", "silicon_ttft_ms"]].median()
+    why["repeats merged"], rows = len(rows) - len(merged), merged
+    keep(~disturbed(rows), "sweeps in which more sequences took less time")
+    return rows, why
 
 
 @cache
@@ -103,6 +152,8 @@ def divided(k, work, tp, moe_tp, moe_ep):
         work = replace(work, rows=work.rows / moe_ep, reached=work.reached / moe_ep, n=work.n / (moe_tp if first else 1),
                        k=work.k / (1 if first else moe_tp))
         parts = moe_tp * moe_ep
+    elif isinstance(work, Stream):  # of heads, or of channels
+        work, parts = replace(work, flops=work.flops / tp, nbytes=work.nbytes / tp, blocks=work.blocks / tp), tp
     elif isinstance(work, Product) and not local:
         if work.batch >= tp and work.batch > 1:
             work = replace(work, batch=work.batch / tp)
@@ -115,19 +166,9 @@ def divided(k, work, tp, moe_tp, moe_ep):
     return k.flops / parts, k.matmul_flops / parts, (k.read_bytes + k.write_bytes) / parts, work
 
 
-def known(laws, kind, heads, dtypes, caches):
-    "The fit of a kind, of the first of several types that has one"
-    for dtype in dtypes:
-        for held in caches:
-            same = [f for f in laws if f.kind == kind and f.heads == heads and f.dtype == dtype and f.cache == held]
-            if same:
-                return usual(same)
-    return None
-
-
 def step(row, device, framework, batch_size, seq_len, cache_len, types):
     "Seconds of one forward, (calibrated, roofline)"
-    w_bits, peak, product, moe, kv_bits, moe_sizes = types
+    w_bits, peak, multiplied, moe, kv_bits, moe_sizes = types
     times, tp = step_times(device, framework), int(row.tp_size)
     peak = peak if peak in dict(device.peaks) else "bf16"
     held, least, layers = [times.host_s], [], 0
@@ -137,19 +178,23 @@ def step(row, device, framework, batch_size, seq_len, cache_len, types):
         dtype = "bf16" if isinstance(work, Attention) or isinstance(work, Grouped) and moe == "bfloat16" else peak
         t = kernel_time(int(flops), int(matmul), int(nbytes), device, dtype)
         least.append(k.count * t.time_s)
-        seconds, fit = times.time(t.compute_s, t.memory_s)[0], None
+        held_in_cache = work is None and nbytes < (device.l2_cache_bytes or 0) / 2
+        seconds, fit = times.time(t.compute_s, t.memory_s / (CACHED if held_in_cache else 1))[0], None
         if work is not None and times.laws:
-            kind, heads = kind_of(work)
             if isinstance(work, Product):
-                work = replace(work, item=SIZE[product], weight_item=SIZE[product])
-                fit = known(times.laws, kind, heads, (product,), ("",))
+                work = replace(work, item=SIZE[multiplied], weight_item=SIZE[multiplied])
+                types = [(multiplied, "")]
             elif isinstance(work, Grouped):
                 work = replace(work, item=moe_sizes[0], row_item=moe_sizes[1])
-                fit = known(times.laws, kind, heads, (moe, "fp8_block" if moe == "fp8" else moe), ("",))
+                types = [(moe, ""), ("fp8_block" if moe == "fp8" else moe, "")]
+            elif isinstance(work, Stream):
+                types = [("bfloat16", "")]
             else:
-                held_in = ("fp8", "bfloat16") if kv_bits == 8 else ("bfloat16",)
-                fit = known(times.laws, kind, heads, ("bfloat16", "fp8"), held_in)
-        if fit:
+                types = [(q, kv) for q in ("bfloat16", "fp8") for kv in (["fp8"] if kv_bits == 8 else []) + ["bfloat16"]]
+            fit = chosen(times.laws, work, types)
+        if in_attention(framework, k.operation):
+            seconds = 0.0
+        elif fit:
             seconds = in_step(fit, work, times.chip(MULTIPLIED.get(fit.dtype, "bf16")))
         held.append(k.count * seconds)
     if tp > 1:
@@ -163,7 +208,7 @@ def step(row, device, framework, batch_size, seq_len, cache_len, types):
 def sums(device, framework, gpus, nbytes):
     "Seconds of an all-reduce: (calibrated, at the rate of the links)"
     own = calibration(device)
-    fit = known([f for f in own.laws if f.framework == framework], "all-reduce", "", ("bfloat16",), ("",))
+    fit = usual(f for f in own.laws if f.framework == framework and (f.kind, f.dtype) == ("all-reduce", "bfloat16"))
     links = Chip(1.0, own.link_bytes_per_s, 1, 0.0)
     least = 2 * (gpus - 1) / gpus * nbytes / own.link_bytes_per_s
     return (fit.time(AllReduce(gpus, nbytes), links) if fit else LAUNCH_S + least), least
@@ -191,7 +236,11 @@ def types_of(row, device):
 
 
 def token(row):
-    "(seconds of an output token, of the first one alone, of both by the roofline); None where the weights do not fit"
+    """(seconds of an output token, by the roofline, at least, of the first one alone); None where the weights do not fit.
+
+    The prompts of the others come between a token and the next: all of them where requests are spread in time, and half
+    where as many start at once, for then the first of them waits for all and the last for none.
+    """
     device, framework = load_hardware(DEVICES[row.system]), {"trtllm": "tensorrt-llm"}.get(row.backend, row.backend)
     types, isl, osl = types_of(row, device), int(row.isl), int(row.osl)
     weights, held = memory(MODELS[row.model_path], types[0], types[4], isl + osl)
@@ -201,7 +250,8 @@ def token(row):
         return None
     decode = step(row, device, framework, at_once, 1, isl + osl // 2, types)
     first = step(row, device, framework, 1, isl, 0, types)
-    return [d + (at_once - 1) * f / osl for d, f in zip(decode, first)] + [first[0]]
+    between = [(at_once - 1) * f / osl for f in first]
+    return [d + b for d, b in zip(decode, between)] + [decode[0] + between[0] / 2, first[0]]
 
 
 def report(name, rows):
@@ -215,7 +265,7 @@ def report(name, rows):
 
 def summary(found, why):
     "The errors of each group, and in which part of the roofline's and of the calibrated time the measured ones are"
-    out = {"left_out": dict(why), "groups": []}
+    out = {"left_out": dict(why), "intervals": {" | ".join(k): v for k, v in quantiles(found).items()}, "groups": []}
     for names in ([], ["kind"], ["family"], ["system"], ["framework"], ["kind", "framework"], ["framework", "system"]):
         for key, part in found.groupby(names) if names else [((), found)]:
             said = {"by": names, "name": list(key), "rows": len(part), "covered": round(100 * float(part.covered.mean()), 1)}
@@ -233,18 +283,18 @@ def left_out(found):
     for family in found.family.unique():
         quantiles_of = quantiles(found[found.family != family])
         for index, row in found[found.family == family].iterrows():
-            low, high = interval_of(quantiles_of, row.framework, row.kind)
-            covered[index] = low <= row.measured / row.calibrated <= high
+            low, high = interval_of(quantiles_of, row.framework, row.steps)
+            covered[index] = low * row.least <= row.measured <= high * row.calibrated
     return covered
 
 
-FAMILIES = 4  # that must stand behind an interval of one kind of steps; with fewer it is that of all
+ALONE = 0.2  # of a token's time: with less of prompts between, a row measures steps
 
 
 def quantiles(rows):
-    "Of everything and of each kind of steps: which parts of the prediction four fifths of the rows are between"
-    out = {}
-    for key, part in [(("", ""), rows), *((("", k), p) for k, p in rows.groupby("kind") if p.family.nunique() >= FAMILIES)]:
+    "Of everything and of each kind of steps: which parts of the predicted steps four fifths of the measured are between"
+    out, rows = {}, rows[rows.calibrated - rows.least < ALONE / 2 * rows.calibrated]
+    for key, part in [(("", ""), rows), *((("", k), p) for k, p in rows.groupby("steps"))]:
         ratio, alike = part.measured / part.calibrated, 1 / part.family.map(part.family.value_counts())
         at = np.quantile(ratio, (0.1, 0.9), weights=alike, method="inverted_cdf")  # each family counts alike
         out[key] = tuple(round(float(q), 3) for q in at)
@@ -268,7 +318,11 @@ def main():
     parser.add_argument("--tables", type=Path, help="the folder aiconfigurator_core; without it the installed package")
     parser.add_argument("--rows", type=Path, help="write the rows with both predictions to this CSV file")
     parser.add_argument("--summary", type=Path, help="write the errors of each group to this JSON file, for the page that draws them")
+    parser.add_argument("--cached", type=float, default=1.0, metavar="GAIN",
+                        help="how much faster what fits the cache moves that one kernel wrote and the next reads (a trial)")
     args = parser.parse_args()
+    global CACHED
+    CACHED = args.cached
     if args.tables is None:
         import aiconfigurator_core
         args.tables = Path(aiconfigurator_core.__file__).parent
@@ -286,10 +340,11 @@ def main():
             why["weights do not fit"] += 1
             continue
         model = MODELS[row.model_path]
-        kind = "experts" if cost(model).record.experts else "dense, one GPU" if row.tp_size == 1 else "dense, several"
+        steps = ROUTED if cost(model).record.experts else DENSE
+        kind = steps if steps == ROUTED else f"{DENSE}, one GPU" if row.tp_size == 1 else f"{DENSE}, several"
         found.append({**row._asdict(), "measured": row.silicon_tpot_ms / 1e3, "calibrated": said[0], "roofline": said[1],
-                      "first": said[2], "framework": {"trtllm": "tensorrt-llm"}.get(row.backend, row.backend), "kind": kind,
-                      "family": next(f for name, f in FAMILY.items() if model.startswith(name))})
+                      "least": said[2], "first": said[3], "steps": steps, "framework": {"trtllm": "tensorrt-llm"}.get(row.backend, row.backend), "kind": kind,
+                      "family": family_of(row.model_path)})
     found = pd.DataFrame(found)
     faster = found.measured < found.roofline
     why["faster than the peaks allow: prompts found in a cache of prefixes"] = int(faster.sum())
@@ -312,7 +367,8 @@ def main():
         print(f"{kind:44} {len(part):5}   {part.mean():7.1f} {part.median():7.1f}")
     alone = found[found.batch_size <= 1]
     off = 100 * (alone["first"] / (alone.silicon_ttft_ms / 1e3) - 1)
-    print(f"first token without load: {len(alone)} rows, mean error {off.abs().mean():.1f} %, median {off.abs().median():.1f} %")
+    if len(alone):
+        print(f"first token without load: {len(alone)} rows, mean error {off.abs().mean():.1f} %, median {off.abs().median():.1f} %")
     if args.rows:
         every.to_csv(args.rows, index=False)
     if args.summary:

@@ -26,11 +26,11 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-from lm_predictor.models.hub import presets
+from lm_predictor.models.sources.hub import presets
 from lm_predictor.models.matching import fits, stored_records, symbol_values, unknown_names
-from lm_predictor.models.settings import bookkeeping
-from lm_predictor.models.validation import ModelError, check_numbers
-from lm_predictor.records.database import Database, shipped_directory
+from lm_predictor.models.config.settings import bookkeeping
+from lm_predictor.models.config.validation import ModelError, check_numbers
+from lm_predictor.records.storage.database import Database, shipped_directory
 
 SKIPPED = {"model_type", "quantization_config", "auto_map", "architectures"}
 ACTIVATIONS = ("silu", "gelu", "relu")
@@ -91,12 +91,12 @@ def answered(config: dict, db: Database):
 def verdict(record, values: dict, config: dict) -> str:
     "`equal`, `transformers refuses it`, or what is another figure"
     import torch
-    from lm_predictor.models.loading import full_config
+    from lm_predictor.models.sources.loading import full_config
     from lm_predictor.records.cases import Case
     from lm_predictor.verification.compare import difference
-    from lm_predictor.verification.counter import CounterError, matmul_flops, torch_matmul_flops
-    from lm_predictor.verification.numbers import BYTES, case_of
-    from lm_predictor.verification.reference_run import Twin
+    from lm_predictor.verification.runs.counter import CounterError, matmul_flops, torch_matmul_flops
+    from lm_predictor.verification.runs.numbers import BYTES, case_of
+    from lm_predictor.verification.runs.reference_run import Twin
     from lm_predictor.tracing.runtime.building import build
     try:
         full = full_config(config)
@@ -129,7 +129,7 @@ def verdict(record, values: dict, config: dict) -> str:
 
 
 def every_key(types, sample: int, seed: int, db: Database) -> int:
-    from lm_predictor.tracing.reads import plain
+    from lm_predictor.tracing.config.reads import plain
     from transformers import AutoConfig
     rows, refused, first = [], Counter(), {}
     for name, p in presets().items():
@@ -176,7 +176,7 @@ def both_orders(one: dict, other: dict) -> list[str]:
 
 
 def orders(types, pairs: int, seed: int, db: Database) -> int:
-    from lm_predictor.tracing.reads import plain
+    from lm_predictor.tracing.config.reads import plain
     from transformers import AutoConfig
     refused = {}
     for name, p in presets().items():

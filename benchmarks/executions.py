@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from lm_predictor import analyze
 from lm_predictor.cost.execution import distinct_elements, outside
 from lm_predictor.cost.rewrites.engine import REWRITES, engine_plan
-from lm_predictor.models.hub import presets
-from lm_predictor.models.validation import ModelError
+from lm_predictor.models.sources.hub import presets
+from lm_predictor.models.config.validation import ModelError
 
 WORKLOADS = (
     dict(batch_size=1, seq_len=512), dict(batch_size=8, seq_len=100), dict(batch_size=1, seq_len=1, cache_len=500),

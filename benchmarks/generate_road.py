@@ -5,7 +5,7 @@
     python benchmarks/generate_road.py --shipped             # those whose shipped records hold for small models
 
 A small model of each type is built from its config with random weights and runs `model.generate` on the CPU, as `verify` runs the
-models of stored records (`lm_predictor.verification.generate_run`), here with small configs that are traced where no stored record holds
+models of stored records (`lm_predictor.verification.runs.generate_run`), here with small configs that are traced where no stored record holds
 for them, with two prompts and four tokens. Where FLOPs or cache bytes are not ours, and KNOWN does not say why, the exit status is 2.
 """
 import argparse
@@ -86,8 +86,8 @@ def rows_of(name: str) -> tuple[list[Row], int]:
     "What comes of a type, at each prompt, and how many figures its formulas refuse"
     from transformers import AutoConfig
     from lm_predictor import analyze
-    from lm_predictor.models.validation import ModelError
-    from lm_predictor.verification.generate_run import BATCH, generated, model_of
+    from lm_predictor.models.config.validation import ModelError
+    from lm_predictor.verification.runs.generate_run import BATCH, generated, model_of
     config = config_of(name)
     cost, model, rows, refused = analyze(config, trace=True), model_of(AutoConfig.for_model(**config)), [], 0
     for prompt in BLOCKS.get(name, PROMPTS):

@@ -19,10 +19,10 @@ from statistics import median
 
 import numpy as np
 
-from lm_predictor.library.arrays import SUMS, totals
-from lm_predictor.library.compiled import Compiled
-from lm_predictor.library.grid import Grid
-from lm_predictor.library.sweep import AT_ONCE, Sweep, rows_of
+from lm_predictor.library.sweeps.arrays import SUMS, totals
+from lm_predictor.library.sweeps.compiled import Compiled
+from lm_predictor.library.sweeps.grid import Grid
+from lm_predictor.library.sweeps.sweep import AT_ONCE, Sweep, rows_of
 from lm_predictor.obtain.analyze import analyze
 
 MODEL, DEVICE = "meta-llama/Llama-2-7b-hf", "nvidia_a100_sxm_80gb"

@@ -196,12 +196,12 @@ class Bench:
     def __init__(self, records: list | None = None, seed: int = 0, uniform: bool = False, say=lambda text: None):
         "`records`: ids or model types; default all that ship. `uniform`: every formula as likely, else every kind of formula"
         from transformers import AutoConfig
-        from lm_predictor.records.database import Database, shipped_directory
-        from lm_predictor.records.files import read_json
-        from lm_predictor.verification.reference_run import collect
+        from lm_predictor.records.storage.database import Database, shipped_directory
+        from lm_predictor.records.storage.files import read_json
+        from lm_predictor.verification.runs.reference_run import collect
         from lm_predictor.models.matching import symbol_values
         from lm_predictor.verification.prove import subjects
-        from lm_predictor.verification.counter import counted, workloads_of
+        from lm_predictor.verification.runs.counter import counted, workloads_of
         self.rng, self.uniform, self.db = random.Random(seed), uniform, Database(shipped_directory(), shipped_directory())
         self.records, self.evidence, self.numbers, self.data = {}, {}, {}, {}
         for s in subjects(self.db):
@@ -259,7 +259,7 @@ class Bench:
 
     def _points(self, site: Site):
         "Random numbers within the assumptions of a formula's record"
-        from lm_predictor.verification.numbers import config_sizes, workload_sizes
+        from lm_predictor.verification.runs.numbers import config_sizes, workload_sizes
         from lm_predictor.verification.expansion import of_config
         widths = dict(zip(("w_bytes", "a_bytes", "kv_bytes"), self.rng.sample([17, 19, 23, 29, 31], 3)))
         if site.owner not in self.records and not of_config(self.db.get(site.owner)):

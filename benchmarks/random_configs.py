@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from every_key import answered
-from lm_predictor.models.hub import presets
-from lm_predictor.models.settings import bookkeeping
+from lm_predictor.models.sources.hub import presets
+from lm_predictor.models.config.settings import bookkeeping
 from lm_predictor.obtain.build import type_config
-from lm_predictor.records.database import Database, shipped_directory
-from lm_predictor.records.files import model_paths, read_json
+from lm_predictor.records.storage.database import Database, shipped_directory
+from lm_predictor.records.storage.files import model_paths, read_json
 
 SIZES = {"prefill": (2, 11, 0), "decode": (2, 1, 9)}
 TRIES = 40  # draws of one config until transformers builds it
@@ -151,7 +151,7 @@ def counts(full) -> tuple[int, list]:
     "Parameters and FLOPs in matrix products that transformers and torch count of a config; raises as they do"
     import torch
     from lm_predictor.tracing.runtime.building import build
-    from lm_predictor.verification.counter import CounterError, torch_matmul_flops
+    from lm_predictor.verification.runs.counter import CounterError, torch_matmul_flops
     with torch.device("meta"):
         parameters = sum(p.numel() for p in build(full).parameters())
     try:
@@ -163,8 +163,8 @@ def counts(full) -> tuple[int, list]:
 def compared(record, values: dict, parameters: int, flops: list) -> str:
     "What is another figure; empty where none is"
     from lm_predictor.records.cases import Case
-    from lm_predictor.verification.counter import matmul_flops
-    from lm_predictor.verification.numbers import BYTES, case_of
+    from lm_predictor.verification.runs.counter import matmul_flops
+    from lm_predictor.verification.runs.numbers import BYTES, case_of
     if (ours := record.parameters.evaluate(values)) != parameters:
         return f"{ours} parameters, transformers builds {parameters}"
     for (phase, sizes), n in zip(SIZES.items(), flops):
@@ -177,7 +177,7 @@ def compared(record, values: dict, parameters: int, flops: list) -> str:
 
 def row(kind: str, base: dict, rng: random.Random, db: Database) -> Row | None:
     "A config that transformers builds, and what the shipped records say of it; None where none was drawn"
-    from lm_predictor.models.loading import full_config
+    from lm_predictor.models.sources.loading import full_config
     for _ in range(TRIES):
         config = drawn(base, rng)
         try:

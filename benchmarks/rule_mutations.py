@@ -32,7 +32,7 @@ class RuleMutation:
 # ---- changes of a Cost
 
 def size(operand) -> object:
-    from lm_predictor.cost.operators import numel
+    from lm_predictor.cost.rules.operators import numel
     return numel(operand.shape)
 
 
@@ -97,7 +97,7 @@ MUTATIONS = (
 @contextlib.contextmanager
 def mutated(mutation: RuleMutation | None):
     "Within it, the operators table has the changed rule, for all operators that share it"
-    from lm_predictor.cost.operators import RULES, operator_cost
+    from lm_predictor.cost.rules.operators import RULES, operator_cost
     before, changed = dict(RULES), mutation.operator if mutation else ""
     rule = before.get(changed, ("pointwise", None))
 
@@ -157,18 +157,18 @@ class RuleBench:
         "The records of a config, traced under the rules that now stand, and its numbers by symbol"
         from lm_predictor.models.matching import symbol_values
         from lm_predictor.records.cases import Case
-        from lm_predictor.tracing.classes import ClassRecords
-        from lm_predictor.tracing.graphs import model_record
-        from lm_predictor.tracing.symbolic import trace_model
+        from lm_predictor.tracing.lowering.classes import ClassRecords
+        from lm_predictor.tracing.lowering.graphs import model_record
+        from lm_predictor.tracing.roads.symbolic import trace_model
         trace = trace_model(full, [Case(phase) for phase in self.phases])
         record = model_record(trace)
         return record, ClassRecords.of(trace, record.id).all(), symbol_values(record, full.to_dict())
 
     def verified(self, record, classes: dict, values: dict, full) -> list[str]:
         "The checks of `verify` that fail"
-        from lm_predictor.records.database import Database
-        from lm_predictor.verification.counter import counted, workloads_of
-        from lm_predictor.verification.reference_run import collect
+        from lm_predictor.records.storage.database import Database
+        from lm_predictor.verification.runs.counter import counted, workloads_of
+        from lm_predictor.verification.runs.reference_run import collect
         from lm_predictor.verification.verify import class_checks, model_checks
         evidence, db = collect(record, full, values), Database.of(classes)
         evidence.counted = [("", counted(full, values, workloads_of(record, values)))]
@@ -194,7 +194,7 @@ def iter_tracebacks(traceback):
 
 def by_hand() -> str:
     "The first cell of the operators notebook whose arithmetic fails under the rules that now stand"
-    from lm_predictor.cost import operators
+    from lm_predictor.cost.rules import operators
     (path,) = (Path(__file__).resolve().parent.parent / "nbs").rglob("*_operators.ipynb")
     names = dict(vars(operators))
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:

@@ -37,7 +37,7 @@ def model_name(path: Path) -> str:
 
 def light_row(path: Path, published: dict) -> Row:
     "What the light road answers to one config"
-    from lm_predictor.models.validation import ModelError
+    from lm_predictor.models.config.validation import ModelError
     from lm_predictor.obtain.analyze import analyze
     kind, start = json.loads(path.read_text(encoding="utf-8")).get("model_type", ""), time.perf_counter()
     name = model_name(path)
@@ -53,9 +53,9 @@ def light_row(path: Path, published: dict) -> Row:
 
 def built(path: Path) -> int | None:
     "The parameters that transformers builds of a config's language model; None where it cannot"
-    from lm_predictor.models.loading import full_config
+    from lm_predictor.models.sources.loading import full_config
     from lm_predictor.models.parts import language_part
-    from lm_predictor.models.validation import ModelError
+    from lm_predictor.models.config.validation import ModelError
     from lm_predictor.obtain.confirm import built_parameters
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
@@ -85,7 +85,7 @@ def main() -> int:
     if not paths:
         parser.error(f"{args.directory} has no *config.json")
     sys.modules.update(dict.fromkeys(HEAVY))  # as if they were not installed
-    from lm_predictor.models.hub import presets
+    from lm_predictor.models.sources.hub import presets
     published = {n.lower(): p["published_parameters"] for n, p in presets().items()}
     rows = [light_row(path, published) for path in paths]
     rows = with_built(rows, paths) if args.built else rows

@@ -1,9 +1,9 @@
 __version__ = "0.1.0"
 
 _HOMES = {  # where each name is defined; loaded when asked for
-    "analyze": "obtain.analyze", "Workload": "cost.workload", "Database": "records.database", "load_hardware": "timing.hardware",
-    "compute_flops": "cost.registry", "compute_memory": "cost.registry", "diff": "library.diff",
-    "assert_cost": "library.expect"}
+    "analyze": "obtain.analyze", "Workload": "cost.workload", "Database": "records.storage.database", "load_hardware": "timing.hardware",
+    "compute_flops": "cost.tree.registry", "compute_memory": "cost.tree.registry", "diff": "library.comparison.diff",
+    "assert_cost": "library.comparison.expect"}
 __all__ = sorted(_HOMES)
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from lm_predictor.agent.client import AgentError, Budget, replay_send, sdk_send
+from lm_predictor.agent.conversation.client import AgentError, Budget, replay_send, sdk_send
 from lm_predictor.agent.analyze import agent_record, analyze_class, analyze_classes, replay, signatures_text
-from lm_predictor.records.database import Database
-from lm_predictor.agent.journal import Journal, JournalError, alone, read_rows
+from lm_predictor.records.storage.database import Database
+from lm_predictor.agent.conversation.journal import Journal, JournalError, alone, read_rows
 from lm_predictor.agent.prompt import PLACEHOLDER, instructions, task_text
 from lm_predictor.records.analysis import analysis_from_json
 from lm_predictor.records.source import locate
@@ -143,7 +143,7 @@ def test_fitted_to_the_sizes_shown(db):
     data = answer_of(NORM)
     data["kernels"][0]["flops"] = "max(0, 0*seq_len)"
     ask([turn(NOTES, put(data), ("check", {})), turn()], db)  # sanity: equal, if clumsy
-    from lm_predictor.agent.check import sizes_for
+    from lm_predictor.agent.answer.check import sizes_for
     at = sizes_for(Database(db.overlay).get(NORM).names() | {p["name"] for p in data["parameters"]}, [], "extend", {"use": 0})
     data["kernels"][1]["flops"] = f"2*batch_size*hidden_size*{at['seq_len']}"
     outcome, _ = ask([turn(NOTES, put(data)), turn()], db, max_repairs=1)
@@ -417,10 +417,10 @@ CHILD = textwrap.dedent("""
     import os, signal, sys
     sys.path[:0] = sys.argv[5:]
     import anthropic
-    from lm_predictor.agent.client import Budget, sdk_send
+    from lm_predictor.agent.conversation.client import Budget, sdk_send
     from lm_predictor.agent.analyze import analyze_class
-    from lm_predictor.records.database import Database
-    from lm_predictor.agent.journal import Journal
+    from lm_predictor.records.storage.database import Database
+    from lm_predictor.agent.conversation.journal import Journal
     after, torn, url, overlay = int(sys.argv[1]), sys.argv[2] == "torn", sys.argv[3], sys.argv[4]
     write, count = Journal._write, [0]
     if sys.argv[2] == "storing":
@@ -585,7 +585,7 @@ def test_recursive(db, tmp_path):
         outcomes = analyze_classes([MLP], sdk_send(anthropic.Anthropic(api_key=KEY, base_url=api.url)), small, Budget(), recursive=True, llm=MODEL)
     assert [o.class_name for o in outcomes] == [MLP, LINEAR] and [o.status for o in outcomes] == ["verified"] * 2  # MLP was checked again with Linear
     assert len(api.requests) == len(recorded(MLP)) + len(recorded(LINEAR)) and agent_record(MLP, small).verification["status"] == "verified"
-    from lm_predictor.cost.expand import expand
+    from lm_predictor.cost.tree.expand import expand
     assert expand(MLP, small) and small.get(LINEAR).provenance["method"] == "agent"
     task = next(r["messages"][0]["content"] for r in api.requests if LINEAR in r["messages"][0]["content"][:80])
     assert "in_features" in task
@@ -673,7 +673,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from lm_predictor.agent.journal import alone
+from lm_predictor.agent.conversation.journal import alone
 with alone(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -13,9 +13,9 @@ import pytest
 
 from lm_predictor.app.cli.main import main
 from lm_predictor.formula.caches import reset
-from lm_predictor.records.database import Database, shipped_directory
-from lm_predictor.agent.journal import alone
-from lm_predictor.models.validation import NeedsTrace
+from lm_predictor.records.storage.database import Database, shipped_directory
+from lm_predictor.agent.conversation.journal import alone
+from lm_predictor.models.config.validation import NeedsTrace
 from messages_api import KEY, Api
 from test_agent import EVIL, LAYERS, LINEAR, MLP, NORM, NOTES, ROOT, answer_of, layers, package_with, put, recorded, turn
 
@@ -96,7 +96,7 @@ def doubted(monkeypatch, place, *names):
         data = json.loads((shipped_directory() / f"{name}.json").read_text())
         (place / f"{name}.json").unlink()
         (place / f"{name}.json").write_text(json.dumps(data | {"verification": {"status": "unverified"}}))
-    monkeypatch.setattr("lm_predictor.records.database.shipped_directory", lambda: place)
+    monkeypatch.setattr("lm_predictor.records.storage.database.shipped_directory", lambda: place)
     monkeypatch.setenv("SHIPPED", str(place))  # for a process of its own, see on_a_terminal
 
 
@@ -118,7 +118,7 @@ def test_model_needs_some(shell, monkeypatch, tmp_path):
 
 def test_model_with_force(shell, monkeypatch):
     "With --force what is verified is analyzed again; classes that the server has nothing good for fail, each in one line"
-    monkeypatch.setattr("lm_predictor.app.cli.agent.needed_by", lambda model, db: ([NORM, LINEAR, MLP], False))
+    monkeypatch.setattr("lm_predictor.app.cli.database.agent.needed_by", lambda model, db: ([NORM, LINEAR, MLP], False))
     with Api({NORM: recorded(NORM), LINEAR: [turn(stop="refusal")], MLP: recorded(MLP)}) as api:
         status, out, _ = shell(f"agent --model llama-2-7b --force --base-url {api.url}")
     assert status == 2 and f"{NORM}: verified" in out and f"{MLP}: verified" in out and f"{LINEAR}: failed, 1 turns, 1,200 tokens; the model refused\n" in out
@@ -130,7 +130,7 @@ def test_model_that_cannot_be_traced(shell, monkeypatch):
 
     def untraceable(*_):
         raise NeedsTrace("llama: it needs the package kernels: pip install kernels") from ImportError("kernels")
-    monkeypatch.setattr("lm_predictor.app.cli.agent.find_record", untraceable)
+    monkeypatch.setattr("lm_predictor.app.cli.database.agent.find_record", untraceable)
     with Api({root: [turn(("write", {"path": "work/analysis.md", "content": "STOP: this is a test"})), turn()]}) as api:
         status, out, err = shell(f"agent --model llama-2-7b --force --base-url {api.url}")
         assert status == 2 and out.startswith(f"{root}: failed, 2 turns") and "the agent stopped: this is a test" in out
@@ -222,7 +222,7 @@ def on_a_terminal(arguments, until, then=lambda child: None):
     "What the command shows on a terminal of 120 columns, without colours; `then` is called when a text is seen"
     main_end, other = pty.openpty()
     code = (
-        "import os, sys, pathlib; from lm_predictor.app.cli.main import main; from lm_predictor.records import database\n"
+        "import os, sys, pathlib; from lm_predictor.app.cli.main import main; from lm_predictor.records.storage import database\n"
         "if os.environ.get('SHIPPED'): database.shipped_directory = lambda: pathlib.Path(os.environ['SHIPPED'])\n"
         "sys.exit(main(sys.argv[1:]))"
     )

@@ -2,11 +2,11 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lm_predictor.models.hub import quiet
-from lm_predictor.models.loading import full_config
-from lm_predictor.obtain.ladder import attempts_of, record_values
-from lm_predictor.tracing.symbolic import cases_of
-from lm_predictor.verification.counter import matmul_flops
+from lm_predictor.models.sources.hub import quiet
+from lm_predictor.models.sources.loading import full_config
+from lm_predictor.obtain.fresh.ladder import attempts_of, record_values
+from lm_predictor.tracing.roads.symbolic import cases_of
+from lm_predictor.verification.runs.counter import matmul_flops
 
 GEMMA4 = {  # two layers of its own, and two that take the keys and values of these: those run for the tokens kept alone
     "model_type": "gemma4_text", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from lm_predictor import analyze, assert_cost, diff
-from lm_predictor.library.diff import Diff, paired
-from lm_predictor.library.snapshot import read_snapshot
-from lm_predictor.models.validation import ModelError
+from lm_predictor.library.comparison.diff import Diff, paired
+from lm_predictor.library.comparison.snapshot import read_snapshot
+from lm_predictor.models.config.validation import ModelError
 
 pytest_plugins = ["pytester"]
 INSTALLED = any(e.value == "lm_predictor.library.pytest_plugin" for e in importlib.metadata.entry_points(group="pytest11"))

@@ -12,8 +12,8 @@ from lm_predictor.app.audit.notebook import SECTIONS
 from lm_predictor.app.audit.sections import calls, operators, source, traffic
 from lm_predictor.app.audit.subject import audit
 from lm_predictor.app.cli.main import main
-from lm_predictor.models.validation import ModelError
-from lm_predictor.records.database import Database, shipped_directory
+from lm_predictor.models.config.validation import ModelError
+from lm_predictor.records.storage.database import Database, shipped_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from lm_predictor.app.cli.main import main
-from lm_predictor.records.database import shipped_directory
-from lm_predictor.records.files import model_path, model_paths, read_json
+from lm_predictor.records.storage.database import shipped_directory
+from lm_predictor.records.storage.files import model_path, model_paths, read_json
 
 CONFIGS = {
     "nojson.json": ("{nope", "is not JSON at line 1 column 2"), "list.json": ("[1]", "holds a JSON list"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lm_predictor.app.cli.main import main
-from lm_predictor.records.database import shipped_directory
+from lm_predictor.records.storage.database import shipped_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lm_predictor.agent.sandbox import Box, BoxError
+from lm_predictor.agent.conversation.sandbox import Box, BoxError
 
 SECRET = "the secret that must not be read"
 

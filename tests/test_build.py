@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lm_predictor.records.database import Database
-from lm_predictor.records.files import model_id, model_paths
+from lm_predictor.records.storage.database import Database
+from lm_predictor.records.storage.files import model_id, model_paths
 from lm_predictor.obtain.build import build, build_items
 from lm_predictor.obtain.find import find_record
 from lm_predictor.models.matching import outdated, stored_records
@@ -128,7 +128,7 @@ def test_checking_the_source_is_cheap(whole, tmp_path):
 import sys, time
 from lm_predictor.models.matching import outdated, stored_records
 from lm_predictor.obtain.analyze import analyze
-from lm_predictor.records.database import Database
+from lm_predictor.records.storage.database import Database
 db = Database({str(whole)!r}, {str(tmp_path)!r})
 assert analyze({{"model_type": "gpt2"}}, db).at(batch_size=1, seq_len=16).totals.flops > 0
 assert not {{"torch", "transformers"}} & set(sys.modules)

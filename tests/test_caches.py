@@ -44,7 +44,7 @@ def test_reset_empties_what_other_modules_keep():
     "Parsed files, lines of recorded stacks, arguments of references: all of them registered"
     from lm_predictor.formula import caches
     from lm_predictor.obtain import store
-    from lm_predictor.tracing.runtime import recorder
+    from lm_predictor.tracing.recording import recorder
     from lm_predictor.verification import expansion
 
     source_file(__file__)

@@ -5,10 +5,10 @@ import shutil
 import pytest
 from transformers import AutoConfig
 
-from lm_predictor.obtain.ladder import traced_record
+from lm_predictor.obtain.fresh.ladder import traced_record
 from lm_predictor.records.cases import CASES
-from lm_predictor.records.database import Database, shipped_directory
-from lm_predictor.verification import counter
+from lm_predictor.records.storage.database import Database, shipped_directory
+from lm_predictor.verification.runs import counter
 from lm_predictor.verification.prove import prove, subjects
 
 GPT2 = "transformers.models.gpt2.modeling_gpt2.GPT2"

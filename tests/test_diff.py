@@ -8,12 +8,12 @@ import pytest
 
 from lm_predictor import analyze, diff
 from lm_predictor.app.cli.main import main
-from lm_predictor.cost.registry import compute
-from lm_predictor.library.diff import same_formula
-from lm_predictor.library.snapshot import FIGURES, FORMULAS
-from lm_predictor.library.target import records_of, snapshot
+from lm_predictor.cost.tree.registry import compute
+from lm_predictor.library.comparison.diff import same_formula
+from lm_predictor.library.comparison.snapshot import FIGURES, FORMULAS
+from lm_predictor.library.comparison.target import records_of, snapshot
 from lm_predictor.records.analysis import analysis_from_json, analysis_to_json
-from lm_predictor.records.database import Database
+from lm_predictor.records.storage.database import Database
 
 DB = Database()
 MLP = "transformers.models.llama.modeling_llama.LlamaMLP"
@@ -99,7 +99,7 @@ def test_a_changed_formula_is_shown_both_ways_and_fails_where_that_is_asked(tmp_
 
 def test_whole_models_of_two_databases(tmp_path):
     "The record of one model, as another version of the source might have given it"
-    from lm_predictor.records.files import model_path, read_json, write_json
+    from lm_predictor.records.storage.files import model_path, read_json, write_json
     file = Path(analyze("gpt2", DB).record.where)
     data = read_json(file)
     data["packages"]["transformers"] = "5.99.0"

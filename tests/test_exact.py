@@ -12,26 +12,26 @@ pytest.importorskip("transformers")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
-from lm_predictor.models.kinds import count_symbol
-from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
-from lm_predictor.verification.reference_run import collect  # noqa: E402
+from lm_predictor.models.config.kinds import count_symbol
+from lm_predictor.records.storage.database import Database, shipped_directory  # noqa: E402
+from lm_predictor.verification.runs.reference_run import collect  # noqa: E402
 from lm_predictor.formula.tree import FormulaError  # noqa: E402
 from lm_predictor.records.cases import Case
 from lm_predictor.tracing.runtime.layers import layer_count  # noqa: E402
 from lm_predictor.cost.workload import Workload
 from lm_predictor.obtain.analyze import analyze
-from lm_predictor.models.hub import presets
+from lm_predictor.models.sources.hub import presets
 from lm_predictor.models.matching import symbol_values  # noqa: E402
 from lm_predictor.verification.prove import subjects  # noqa: E402
-from lm_predictor.tracing.graphs import model_record  # noqa: E402
-from lm_predictor.tracing.sampled import sample_model  # noqa: E402
+from lm_predictor.tracing.lowering.graphs import model_record  # noqa: E402
+from lm_predictor.tracing.roads.sampled import sample_model  # noqa: E402
 from lm_predictor.tracing.runtime.building import build
 from lm_predictor.tracing.runtime.forward import Runnable, call
-from lm_predictor.tracing.symbolic import cases_of  # noqa: E402
+from lm_predictor.tracing.roads.symbolic import cases_of  # noqa: E402
 from lm_predictor.verification.compare import difference
-from lm_predictor.verification.counter import against_counter
+from lm_predictor.verification.runs.counter import against_counter
 from lm_predictor.verification.verify import class_checks, model_checks
-from lm_predictor.obtain.ladder import record_values  # noqa: E402
+from lm_predictor.obtain.fresh.ladder import record_values  # noqa: E402
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 KINDS = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss", "mamba")  # what takes a minute or two; `lm-predictor verify --all` does the same for every record
@@ -92,7 +92,8 @@ def test_runs_tell_the_symbols_apart(proven):
         varied = {n for n in record.symbols if len({run.values[n] for run in runs}) > 1}
         fixed = {n for n in record.symbols if any(str(c) == f"{n} == {runs[0].values[n]}" for c in record.conditions)}
         counts = {count_symbol(k) for k in range(len(record.layers.get("kinds", ())))}  # the config says how many
-        assert record.symbols.keys() - varied - fixed <= {"num_layers", "tie_word_embeddings", *counts}
+        same = record.symbols.keys() - varied - fixed - {"num_layers", "tie_word_embeddings", *counts}
+        assert len(same) <= 1, same  # a draw may meet the conditions of a record with one size alone
         assert len({(run.values["batch_size"], run.values["seq_len"], run.values["cache_len"]) for run in runs}) >= 3
 
 

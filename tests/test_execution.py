@@ -6,10 +6,10 @@ import pytest
 
 from lm_predictor import analyze
 from lm_predictor.records.cases import Case
-from lm_predictor.records.database import read_json
+from lm_predictor.records.storage.database import read_json
 from lm_predictor.cost.execution import EXECUTIONS, attentions, unwritten
 from lm_predictor.cost.rewrites.engine import device_kernels, executed
-from lm_predictor.records.files import model_id
+from lm_predictor.records.storage.files import model_id
 from lm_predictor.records.model import record_from_json
 from shipped import PATHS
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lm_predictor.app.cli.main import main
-from lm_predictor.library.stream import write_sweep
-from lm_predictor.records.executors import WorkerError, completed
+from lm_predictor.library.sweeps.stream import write_sweep
+from lm_predictor.records.storage.executors import WorkerError, completed
 
 SIZES = {"batch_size": range(1, 601), "seq_len": range(1, 1001), "execution": "eager"}  # 600,000 rows: three parts
 SPAWN = multiprocessing.get_context("spawn")  # dask has threads, of which a forked process would keep the locks

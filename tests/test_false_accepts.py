@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from lm_predictor.agent.analyze import _checks, agent_record, analyze_class, checker_of
-from lm_predictor.agent.client import Budget, replay_send
-from lm_predictor.agent.journal import read_rows
+from lm_predictor.agent.conversation.client import Budget, replay_send
+from lm_predictor.agent.conversation.journal import read_rows
 from lm_predictor.formula.language import parse, parse_condition
 from lm_predictor.records.analysis import Analysis, analysis_to_json
-from lm_predictor.records.database import Database
+from lm_predictor.records.storage.database import Database
 from lm_predictor.records.source import locate
 
 pytest.importorskip("transformers")
@@ -312,7 +312,7 @@ def test_right_beyond_a_window(db):
 
 def test_cases_are_compared_where_they_apply(db):
     "Every point of a case keeps the conditions that the model has in it"
-    from lm_predictor.agent.sizes import points
+    from lm_predictor.agent.answer.sizes import points
     trace = db.get(MISTRAL)
     conditions = {
         "extend_over": ("cache_len < sliding_window - 1", "cache_len + seq_len >= sliding_window"),

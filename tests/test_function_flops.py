@@ -13,8 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from lm_predictor.cost.functions import function_cost  # noqa: E402
-from lm_predictor.cost.operators import Operand, dense  # noqa: E402
+from lm_predictor.cost.rules.functions import function_cost  # noqa: E402
+from lm_predictor.cost.rules.operators import Operand, dense  # noqa: E402
 
 
 class Count:

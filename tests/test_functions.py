@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from lm_predictor.tracing.functions import SCHEMAS, decorated, stand_in  # noqa: E402
+from lm_predictor.tracing.runtime.functions import SCHEMAS, decorated, stand_in  # noqa: E402
 
 MODELS = Path(transformers.__file__).parent / "models"
 
@@ -110,7 +110,7 @@ def test_a_chunk_size_that_the_formulas_cannot_take_is_refused():
     heads = [tensor(2, 24, 3, 8) for _ in range(3)]
     model = torch.nn.Module()
     model.forward = lambda size: rule(*heads, tensor(2, 24, 3), tensor(2, 24, 3), chunk_size=size)[0]
-    from lm_predictor.tracing.runtime.recorder import recording
+    from lm_predictor.tracing.recording.recorder import recording
     with recording(model) as recorder:
         assert model(8).shape == (2, 24, 3, 8)
         for size, near in ((12, "8 or 16"), (4, "8"), (-64, "8")):

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 import generate_road
 from lm_predictor.tracing.runtime.forward import Runnable, cached_tensors
-from lm_predictor.verification.generate_run import model_of
+from lm_predictor.verification.runs.generate_run import model_of
 
 
 @pytest.fixture(autouse=True)

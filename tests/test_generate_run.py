@@ -6,21 +6,21 @@ import pytest
 pytest.importorskip("transformers")
 
 from lm_predictor.formula.language import parse
-from lm_predictor.models.hub import quiet
-from lm_predictor.models.loading import full_config
+from lm_predictor.models.sources.hub import quiet
+from lm_predictor.models.sources.loading import full_config
 from lm_predictor.models.matching import symbol_values
-from lm_predictor.obtain.ladder import traced_record
+from lm_predictor.obtain.fresh.ladder import traced_record
 from lm_predictor.records.cases import Case
-from lm_predictor.records.database import read_json, shipped_directory
-from lm_predictor.records.files import model_paths
+from lm_predictor.records.storage.database import read_json, shipped_directory
+from lm_predictor.records.storage.files import model_paths
 from lm_predictor.records.model import record_from_json
-from lm_predictor.tracing import graphs, loops
+from lm_predictor.tracing.lowering import graphs; from lm_predictor.tracing.recording import loops
 from lm_predictor.tracing.runtime import forward
-from lm_predictor.verification import reference_run
+from lm_predictor.verification.runs import reference_run
 from lm_predictor.verification.compare import compare_case
-from lm_predictor.verification.counter import compare_counted, counted
-from lm_predictor.verification.generate_run import CACHE, FLOPS, compare_generated, generate_outcome
-from lm_predictor.verification.reference_run import Evidence, Twin
+from lm_predictor.verification.runs.counter import compare_counted, counted
+from lm_predictor.verification.runs.generate_run import CACHE, FLOPS, compare_generated, generate_outcome
+from lm_predictor.verification.runs.reference_run import Evidence, Twin
 
 GRIFFIN = {  # two recurrent layers of one kind, and one of attention
     "model_type": "recurrent_gemma", "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 1, "head_dim": 16,
@@ -126,7 +126,7 @@ def test_nothing_is_shared(monkeypatch):
 def test_verify_names_it(tmp_path, monkeypatch, capsys):
     "As a user meets it: the checks of generate are among those of verify, and a model that it does not run says so"
     from lm_predictor.app.cli.main import main
-    from lm_predictor.verification import generate_run
+    from lm_predictor.verification.runs import generate_run
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
 
     def broken(*args):

@@ -11,7 +11,7 @@ import pytest
 
 from lm_predictor.timing.hardware import (
     Hardware, HardwareError, compute_dtype, hardware_from_dict, hardware_names, load_hardware)
-from lm_predictor.timing.roofline import KernelTime, arithmetic_intensity, bound, kernel_time, ridge_point, roofline
+from lm_predictor.timing.kernels.roofline import KernelTime, arithmetic_intensity, bound, kernel_time, ridge_point, roofline
 
 FOLDER = files("lm_predictor") / "hardware"
 NAMES = hardware_names()
@@ -224,7 +224,7 @@ def test_impossible_counts():
 
 
 def test_imports_only_the_standard_library():
-    code = "import sys, lm_predictor.timing.roofline; print(*sys.modules)"
+    code = "import sys, lm_predictor.timing.kernels.roofline; print(*sys.modules)"
     root = str(Path(sys.modules["lm_predictor"].__path__[0]).parent)
     loaded = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "sympy", "numpy", "fastcore", "anthropic", "matplotlib"} & set(loaded)

@@ -8,13 +8,13 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from lm_predictor.app.cli.main import main  # noqa: E402
-from lm_predictor.models.loading import load_config  # noqa: E402
+from lm_predictor.models.sources.loading import load_config  # noqa: E402
 from lm_predictor.models.matching import stored_records, symbol_values  # noqa: E402
-from lm_predictor.models.validation import ModelError  # noqa: E402
+from lm_predictor.models.config.validation import ModelError  # noqa: E402
 from lm_predictor.obtain.analyze import analyze  # noqa: E402
 from lm_predictor.obtain.find import find  # noqa: E402
-from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
-from lm_predictor.records.files import model_path, read_json  # noqa: E402
+from lm_predictor.records.storage.database import Database, shipped_directory  # noqa: E402
+from lm_predictor.records.storage.files import model_path, read_json  # noqa: E402
 from lm_predictor.verification.functions import HELD  # noqa: E402
 from lm_predictor.verification.prove import prove  # noqa: E402
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from lm_predictor.app.cli.main import main
-from lm_predictor.cost.registry import compute, parameters
+from lm_predictor.cost.tree.registry import compute, parameters
 from lm_predictor.formula.language import parse
 from lm_predictor.library.generate import files_of, generate
-from lm_predictor.library.modules import units_of
-from lm_predictor.library.printers import PRINTERS
+from lm_predictor.library.languages.modules import units_of
+from lm_predictor.library.languages.printers import PRINTERS
 from lm_predictor.obtain.analyze import analyze
 from lm_predictor.records.analysis import AMBIENT
-from lm_predictor.records.database import Database
+from lm_predictor.records.storage.database import Database
 
 DB = Database()
 FIGURES = ("flops", "matmul_flops", "read_bytes", "write_bytes")
@@ -210,9 +210,9 @@ def test_bad_input(arguments, said, tmp_path, capsys):
 def test_compiled_equals_at(model, execution):
     "Every kernel, the sums, the time, and who is refused: by the compiled formulas and by `at`"
     from lm_predictor.cost.workload import Workload
-    from lm_predictor.library.arrays import SUMS, totals
-    from lm_predictor.library.compiled import Compiled
-    from lm_predictor.models.validation import ModelError
+    from lm_predictor.library.sweeps.arrays import SUMS, totals
+    from lm_predictor.library.sweeps.compiled import Compiled
+    from lm_predictor.models.config.validation import ModelError
     cost, rng = analyze(model, DB), random.Random(5)
     widths = {"w_bits": rng.choice((None, 4, 8)), "a_bits": 16, "kv_bits": 8}
     fast = Compiled(cost, execution, "h100", **widths)
@@ -256,8 +256,8 @@ def test_a_killed_sweep_goes_on_with_the_same_bytes(form, tmp_path):
 
 def test_parquet_says_what_csv_says_and_holds_more_than_64_bits(tmp_path):
     import pyarrow.parquet
-    from lm_predictor.library.stream import write_sweep
-    from lm_predictor.library.sweep import sweep
+    from lm_predictor.library.sweeps.stream import write_sweep
+    from lm_predictor.library.sweeps.sweep import sweep
     asked = {"batch_size": [1, 10**6], "seq_len": [7, 10**6], "hardware": "h100"}
     assert write_sweep(tmp_path / "out.parquet", "llama-2-7b", **asked) == 4
     rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
@@ -270,7 +270,7 @@ def test_parquet_says_what_csv_says_and_holds_more_than_64_bits(tmp_path):
 
 def test_workers_of_other_processes(tmp_path):
     from concurrent.futures import ProcessPoolExecutor
-    from lm_predictor.library.stream import write_sweep
+    from lm_predictor.library.sweeps.stream import write_sweep
     asked = {"batch_size": range(1, 601), "seq_len": range(1, 1001), "execution": "eager"}
     write_sweep(tmp_path / "one.csv", "gpt2", **asked)
     with ProcessPoolExecutor(2) as executor:
@@ -304,7 +304,7 @@ def test_bad_sweeps(arguments, said, tmp_path, capsys):
 
 def test_memory_of_a_long_sweep_is_bounded(tmp_path):
     "Three million rows need no more memory than three hundred thousand, plus 100 MB"
-    code = "import resource, sys\nfrom lm_predictor.library.stream import write_sweep\n" \
+    code = "import resource, sys\nfrom lm_predictor.library.sweeps.stream import write_sweep\n" \
            "write_sweep(sys.argv[1], 'gpt2', batch_size=range(1, int(sys.argv[2]) + 1), seq_len=range(1, 1001), execution='eager')\n" \
            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     peak = [int(subprocess.run([sys.executable, "-c", code, str(tmp_path / f"{n}.csv"), str(n)], capture_output=True, text=True, check=True).stdout)

@@ -8,7 +8,7 @@ from lm_predictor import analyze
 from lm_predictor.app.cli.main import main
 from lm_predictor.measurement.device import DTYPES, Measured, device_file, probes
 from lm_predictor.measurement.model import measure
-from lm_predictor.timing.calibrated import calibration, law
+from lm_predictor.timing.kernels.calibrated import calibration, law
 from lm_predictor.timing.hardware import HardwareError, hardware_from_dict, load_hardware
 
 CPU = torch.device("cpu")
@@ -85,7 +85,7 @@ def test_measured_beside_predicted(mine, tmp_path, capsys, monkeypatch):
     ({"fits": [], "launch_s": {"pytorch": -1}}, "launch_s of pytorch must be a positive number"),
 ])
 def test_a_damaged_calibration_is_refused(written, calibration, said):
-    from lm_predictor.timing.calibrated import calibration as read
+    from lm_predictor.timing.kernels.calibrated import calibration as read
     if calibration == []:
         calibration = [1]
     with pytest.raises(HardwareError, match=said):

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from lm_predictor.cost.operators import METADATA, RULES
+from lm_predictor.cost.rules.operators import METADATA, RULES
 
 NAMES = {schema.name.partition("::")[2] for schema in torch._C._jit_get_all_schemas()}
 

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm_predictor import analyze
 from lm_predictor.cost.execution import EXECUTIONS
-from lm_predictor.models.validation import ModelError
+from lm_predictor.models.config.validation import ModelError
 
 
 class Attention(nn.Module):

@@ -5,11 +5,11 @@ import pytest
 
 from lm_predictor import analyze
 from lm_predictor.formula.language import parse
-from lm_predictor.models.hub import presets
-from lm_predictor.models.loading import full_config
+from lm_predictor.models.sources.hub import presets
+from lm_predictor.models.sources.loading import full_config
 from lm_predictor.models.matching import symbol_values
 from lm_predictor.verification.compare import compare_pairs
-from lm_predictor.verification.reference_run import collect
+from lm_predictor.verification.runs.reference_run import collect
 
 
 def triangle(tokens: int) -> int:

@@ -5,9 +5,9 @@ import warnings
 
 import pytest
 
-from lm_predictor.records.database import shipped_directory
-from lm_predictor.models.loading import load_config
-from lm_predictor.models.hub import all_names, known_names, presets
+from lm_predictor.records.storage.database import shipped_directory
+from lm_predictor.models.sources.loading import load_config
+from lm_predictor.models.sources.hub import all_names, known_names, presets
 from lm_predictor.obtain.analyze import analyze
 
 FILES = sorted((shipped_directory() / "presets").glob("*.json"))
@@ -68,8 +68,8 @@ def test_weights_are_as_many_as_published(name):
 def test_the_names_of_all_presets_stand_in_one_file():
     wanted = dict(sorted(all_names(presets()).items()))
     assert known_names() == wanted, (
-        "write it again: python -c \"from lm_predictor.models.hub import *; from lm_predictor.records.database import *; "
-        "from lm_predictor.records.files import *; "
+        "write it again: python -c \"from lm_predictor.models.sources.hub import *; from lm_predictor.records.storage.database import *; "
+        "from lm_predictor.records.storage.files import *; "
         "write_json(shipped_directory() / 'names.json', dict(sorted(all_names(presets()).items())))\""
     )
 

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from lm_predictor.app.cli.main import main
-from lm_predictor.cost.quantized import quantized
-from lm_predictor.models.hub import presets
+from lm_predictor.cost.checkpoint.quantized import quantized
+from lm_predictor.models.sources.hub import presets
 from lm_predictor.models.matching import fits, stored_records, symbol_values
-from lm_predictor.models.quantization import read_quantization
-from lm_predictor.records.database import Database, shipped_directory
+from lm_predictor.models.weights.quantization import read_quantization
+from lm_predictor.records.storage.database import Database, shipped_directory
 
 FP8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}
 MXFP4 = {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
@@ -226,7 +226,7 @@ def test_the_shapes_of_every_preset_are_known(record, config):
 @pytest.fixture
 def named(capsys, monkeypatch):
     "Analyze a model by its name, without a hub: what --format json prints"
-    import lm_predictor.models.hub as hub
+    import lm_predictor.models.sources.hub as hub
     monkeypatch.setattr(hub, "_hub_reachable", lambda: False)
 
     def analyzed(model, *options):
@@ -260,14 +260,14 @@ def test_a_quantized_name_is_priced_as_it_says(named, model, each, said):
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-8B-Instruct-2507", "meta-llama/Llama-3.1-8B-FP8-AWQ", "meta-llama/Llama-3.1-9B-Instruct"])
 def test_other_names_are_refused(capsys, monkeypatch, model):
-    import lm_predictor.models.hub as hub
+    import lm_predictor.models.sources.hub as hub
     monkeypatch.setattr(hub, "_hub_reachable", lambda: False)
     assert main(["analyze", model]) == 1
     assert f"{model!r} is no preset" in capsys.readouterr().err
 
 
 def test_inspect_says_whose_sizes_it_shows(capsys, monkeypatch):
-    import lm_predictor.models.hub as hub
+    import lm_predictor.models.sources.hub as hub
     monkeypatch.setattr(hub, "_hub_reachable", lambda: False)
     assert main(["inspect", "meta-llama/Llama-3.1-8B-Instruct"]) == 0
     assert "these are the sizes of meta-llama/Llama-3.1-8B" in " ".join(capsys.readouterr().out.split())
@@ -352,7 +352,7 @@ def test_plots_are_of_the_quantized_weights():
 
 
 def test_the_waterfall_says_whose_figures_it_shows(capsys, monkeypatch):
-    import lm_predictor.models.hub as hub
+    import lm_predictor.models.sources.hub as hub
     monkeypatch.setattr(hub, "_hub_reachable", lambda: False)
     assert main(["analyze", "Qwen/Qwen3-0.6B-FP8", "--waterfall", "--cache-len", "512"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -373,8 +373,8 @@ def test_random_faults_are_read_or_refused_in_a_sentence():
     "2,000 configs with one entry replaced: a quantization, or a ModelError; never another error"
     import random
 
-    from lm_predictor.models.quantization import Quantization
-    from lm_predictor.models.validation import ModelError
+    from lm_predictor.models.weights.quantization import Quantization
+    from lm_predictor.models.config.validation import ModelError
     rng, refused = random.Random(7), 0
     strange = [None, 0, -1, 4, 10**30, 1.5, True, "", "fp8", "x" * 5000, "re:(", "[", [], [1], [None], [["a"]], {}, {"a": 1}, [{"b": []}]]
     for _ in range(2000):

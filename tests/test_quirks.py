@@ -7,7 +7,7 @@ from lm_predictor.obtain.build import type_config
 from lm_predictor.tracing.runtime import quirks
 from lm_predictor.tracing.runtime.building import build, defaults
 from lm_predictor.tracing.runtime.forward import Runnable
-from lm_predictor.tracing.runtime.patches import patched
+from lm_predictor.tracing.recording.patches import patched
 from lm_predictor.tracing.runtime.quirks import QUIRKS, Need, quirk
 
 REFORMER = dict(

@@ -4,16 +4,16 @@ import random
 
 import pytest
 
-from lm_predictor.records.database import Database, shipped_directory
-from lm_predictor.records.files import model_paths, read_json
-from lm_predictor.cost.expand import cost_of, expand
+from lm_predictor.records.storage.database import Database, shipped_directory
+from lm_predictor.records.storage.files import model_paths, read_json
+from lm_predictor.cost.tree.expand import cost_of, expand
 from lm_predictor.records.cases import CaseError
 from lm_predictor.records.model import record_from_json
 from lm_predictor.models.matching import fits, symbol_values
-from lm_predictor.models.hub import presets
+from lm_predictor.models.sources.hub import presets
 from lm_predictor.verification.prove import subjects
 from lm_predictor.records.analysis import analysis_to_json, name_record
-from lm_predictor.verification.numbers import Sheet, samples
+from lm_predictor.verification.runs.numbers import Sheet, samples
 from lm_predictor.verification.expansion import compare_classes, expansion
 from shipped import IDS
 
@@ -49,7 +49,7 @@ def test_every_preset_has_its_record():
         if preset["config"]["model_type"] not in {r.model_type for r in records}:
             continue  # test_presets.py counts its weights
         kind = [r for r in records if r.model_type == preset["config"]["model_type"] and not fits(r, preset["config"])]
-        assert [bool(r.functions) for r in kind] in ([False], [False, True], [True, False]), name
+        assert not all(r.functions for r in kind), name  # several may fit: one of these numbers, and one of any
         assert not any(r.uncounted for r in records)
 
 

@@ -8,7 +8,7 @@ from browser import ARGUMENTS, chromium
 from lm_predictor import analyze
 from lm_predictor.app.cli.main import main
 from lm_predictor.library.report import stops
-from lm_predictor.models.validation import ModelError
+from lm_predictor.models.config.validation import ModelError
 
 NAMES = ("flops", "matmul_flops", "read_bytes", "write_bytes", "weight_bytes", "kv_cache_bytes")
 SET = """([name, value]) => { const e = document.getElementById(name); e.value = value;

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lm_predictor import analyze
-from lm_predictor.models.validation import ModelError
+from lm_predictor.models.config.validation import ModelError
 
 
 def cli(*words):

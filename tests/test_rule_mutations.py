@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import rule_mutations  # noqa: E402
-from lm_predictor.cost.operators import RULES  # noqa: E402
+from lm_predictor.cost.rules.operators import RULES  # noqa: E402
 from rule_mutations import NONE, PER_OUTPUT, RuleMutation, flops, mutated, product, read  # noqa: E402
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lm_predictor.models.hub import presets
+from lm_predictor.models.sources.hub import presets
 from lm_predictor.models.parts import architectures, language_part
-from lm_predictor.models.validation import ModelError
+from lm_predictor.models.config.validation import ModelError
 from lm_predictor.obtain.analyze import analyze
-from lm_predictor.records.database import Database, shipped_directory
+from lm_predictor.records.storage.database import Database, shipped_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVED = json.loads((Path(__file__).parent / "served_configs.json").read_text(encoding="utf-8"))["configs"]

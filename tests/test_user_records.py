@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from lm_predictor.app.cli.main import main
-from lm_predictor.records.database import shipped_directory
-from lm_predictor.records.files import PATIENCE, model_id, model_paths, read_json, write_json
+from lm_predictor.records.storage.database import shipped_directory
+from lm_predictor.records.storage.files import PATIENCE, model_id, model_paths, read_json, write_json
 
 SHIPPED = shipped_directory()
 CONFIG = {"model_type": "olmo2", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -20,7 +20,7 @@ from lm_predictor.app.audit.markdown import table  # noqa: E402
 from lm_predictor.app.audit.notebook import audit_notebook  # noqa: E402
 from lm_predictor.app.audit.sections import calls, operators, parameters, source  # noqa: E402
 from lm_predictor.app.audit.subject import audit, usual  # noqa: E402
-from lm_predictor.records.database import Database, shipped_directory  # noqa: E402
+from lm_predictor.records.storage.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.cost.workload import Workload
 from lm_predictor.obtain.analyze import analyze
 from lm_predictor.verification.prove import subjects  # noqa: E402

@@ -51,6 +51,7 @@ MODULES = {  # packages in the order in which they import one another, with thei
     "verification": "Verification", "obtain": "Obtaining a record", "measurement": "Measurement", "agent": "The agent", "library": "Formulas as a library",
     "app": "The application"}
 
+TITLES = {"cli": "Command line", "own": "Your own modules", "fused": "Fused kernels", "fresh": "New records", "config": "Configs", "views": "How a run is shown"}
 
 NAMES = {"llama": "Llama", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE", "mixtral": "Mixtral", "deepseek_v3": "DeepSeek-V3", "gemma3": "Gemma 3", "gpt2": "GPT-2",
          "mamba2": "Mamba-2"}  # packages of transformers as people call them, in the order in which their audits are listed

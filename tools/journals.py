@@ -17,9 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from lm_predictor.agent.client import Budget, replay_send  # noqa: E402
+from lm_predictor.agent.conversation.client import Budget, replay_send  # noqa: E402
 from lm_predictor.agent.analyze import analyze_class, json_text  # noqa: E402
-from lm_predictor.records.database import Database  # noqa: E402
+from lm_predictor.records.storage.database import Database  # noqa: E402
 
 AUTHOR = "written by the authors of LM-Predictor in tools/journals.py; no model was called"
 LLAMA = "transformers/models/llama/modeling_llama.py"

@@ -1,0 +1,1 @@
+"""How does a language model explain a class, and how is it checked?"""

@@ -11,8 +11,8 @@ import importlib.resources
 import json
 import re
 
-from ..models.attributes import MEANING, WORKLOAD
-from ..cost.operators import CONVENTION, RULES
+from ..models.config.attributes import MEANING, WORKLOAD
+from ..cost.rules.operators import CONVENTION, RULES
 from ..records.cases import CASES
 from ..records.analysis import SCHEMA
 

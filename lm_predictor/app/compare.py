@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from ..agent.check import FIGURES, Line, lines_at
-from ..records.database import Database
-from ..cost.operators import CONVENTION, CONVENTIONS, RULES
+from ..agent.answer.check import FIGURES, Line, lines_at
+from ..records.storage.database import Database
+from ..cost.rules.operators import CONVENTION, CONVENTIONS, RULES
 from ..formula.language import parse_condition
 from ..records.analysis import Analysis, Variant
 

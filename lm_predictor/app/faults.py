@@ -9,17 +9,17 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..agent.check import sizes_for
-from ..cost.expand import ExpandError, bind, reachable
+from ..agent.answer.check import sizes_for
+from ..cost.tree.expand import ExpandError, bind, reachable
 from ..formula.language import split_references
 from ..formula.tree import FormulaError
 from ..records.analysis import Analysis, Cost, Kernel, SchemaError, Variant, check_schema
-from ..records.database import Database, read_analysis
-from ..records.files import (
+from ..records.storage.database import Database, read_analysis
+from ..records.storage.files import (
     DatabaseError, class_id, class_paths, model_id, model_path, model_paths, read_json)
 from ..records.graph import Graph
 from ..records.model import ModelRecord, check_record
-from ..verification.numbers import BYTES, config_sizes, hold, workload_sizes
+from ..verification.runs.numbers import BYTES, config_sizes, hold, workload_sizes
 
 # %% auto #0
 __all__ = ['FIGURES', 'strange_figures', 'kernel_faults', 'variant_faults', 'class_faults', 'model_faults', 'record_files',

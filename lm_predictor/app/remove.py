@@ -12,8 +12,8 @@ from pathlib import Path
 from .faults import class_faults, model_faults
 from ..models.matching import outdated
 from ..obtain.store import withdraw
-from ..records.database import Database, read_analysis
-from ..records.files import (
+from ..records.storage.database import Database, read_analysis
+from ..records.storage.files import (
     DatabaseError, class_id, class_paths, locked, model_id, model_path, model_paths, read_json)
 from ..records.model import record_from_json
 from ..records.source import SourceState, source_state

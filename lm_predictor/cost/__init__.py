@@ -1,0 +1,1 @@
+"""What does an operator cost, and which intermediates reach memory?"""

@@ -1,0 +1,1 @@
+"""How is a cost written, read safely, computed and typeset?"""

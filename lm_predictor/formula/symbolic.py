@@ -11,10 +11,11 @@ from fractions import Fraction
 from .tree import (
     Formula, FormulaError, _add, _call, _check_name, _constant, _divide, _floor_divide, _is_number, _modulo,
     _multiply, _number, _power, _short)
+from .caches import registered
 from .language import _coefficient, parse
 
 # %% auto #0
-__all__ = ['to_sympy', 'from_sympy']
+__all__ = ['to_sympy', 'from_sympy', 'terms_of']
 
 # %% ../../nbs/formula/03_symbolic.ipynb #1a26ad02
 def to_sympy(
@@ -95,3 +96,16 @@ def _from_rounding(kind: str, argument) -> Formula:
     above, below = map(from_sympy, argument.as_numer_denom())
     if _is_number(below, 1): return _FROM_SYMPY[kind](above)
     return _floor_divide(above, below) if kind == "floor" else _call("ceil", _divide(above, below))
+
+# %% ../../nbs/formula/03_symbolic.ipynb #7e3a0c12
+def terms_of(figure) -> dict:
+    "The terms of a SymPy expression, multiplied out: term -> its factor, an int or a Fraction"
+    import sympy
+    if figure not in _split:
+        exact = lambda n: int(n) if n == int(n) else Fraction(int(n.p), int(n.q))
+        rows = sympy.expand(sympy.sympify(figure)).as_coefficients_dict().items()
+        _split[figure] = {term: exact(factor) for term, factor in rows}
+    return _split[figure]
+
+
+_split: dict = registered({})  # an expression -> its terms

@@ -1,0 +1,1 @@
+"""How do other programs use the formulas?"""

@@ -1,0 +1,1 @@
+"""How long do kernels and models take on this machine?"""

@@ -18,7 +18,7 @@ from .fit import NAMES, errors, fit_law, fitted_groups
 from .machine import device_title, memory_bytes, seconds_of
 from .model import Measurable
 from ..obtain.analyze import analyze
-from ..timing.calibrated import BATCHED, POINTWISE, PRODUCT, PYTORCH, law
+from ..timing.kernels.calibrated import BATCHED, POINTWISE, PRODUCT, PYTORCH, law
 from ..timing.hardware import hardware_from_dict
 
 # %% auto #0

@@ -9,7 +9,7 @@ import zlib
 
 import numpy as np
 
-from ..timing.calibrated import law
+from ..timing.kernels.calibrated import law
 from ..timing.laws.law import Chip, Law
 
 # %% auto #0

@@ -14,7 +14,7 @@ from statistics import median
 
 import torch
 
-from ..models.validation import ModelError
+from ..models.config.validation import ModelError
 
 # %% auto #0
 __all__ = ['wait_for', 'seconds_of', 'chosen_device', 'device_title', 'memory_bytes', 'free_bytes']

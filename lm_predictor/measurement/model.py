@@ -16,15 +16,15 @@ import numpy as np
 import torch
 
 from .machine import device_title, free_bytes, wait_for
-from ..models.loading import full_config
+from ..models.sources.loading import full_config
 from ..models.parts import language_part
-from ..models.validation import ModelError
+from ..models.config.validation import ModelError
 from ..obtain.analyze import analyze
-from ..timing.calibrated import PYTORCH, calibration
+from ..timing.kernels.calibrated import PYTORCH, calibration
 from ..timing.prediction import Run
 from ..tracing.runtime.building import build
 from ..tracing.runtime.forward import call, empty_cache, token_ids
-from ..tracing.runtime.recorder import Recorder, recording
+from ..tracing.recording.recorder import Recorder, recording
 
 # %% auto #0
 __all__ = ['BLOCK', 'WIDTHS', 'random_ids', 'Measurable', 'TimedRecorder', 'timed_operators', 'again', 'Row', 'Measurement',

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from .fit import errors, fit_parameters, fitted_groups
-from ..timing.laws.attention import DECODE, PROMPT, Attention, plain_attention
+from ..timing.laws.attention import DECODE, PROMPT, SHARED, SHARED_DECODE, Attention, plain_attention
 from ..timing.laws.collective import COLLECTIVE, AllReduce
 from ..timing.laws.experts import EXPERTS, spread_evenly
 from ..timing.laws.law import Chip, Law
-from ..timing.laws.product import PRODUCT, Product
+from ..timing.laws.product import PRODUCT, PRODUCT_BY_ROWS, Product
 from ..timing.laws.stream import STREAM, Stream
 
 # %% auto #0
-__all__ = ['BYTES', 'MIXED', 'SHARED', 'CHUNK', 'FEWEST', 'MOST', 'TABLES', 'FRAMEWORKS', 'numeric_rows', 'Measured', 'taken',
-           'products', 'attentions', 'latents', 'experts', 'linears', 'sums', 'possible', 'divided', 'fitted',
-           'releases', 'measured_rows']
+__all__ = ['BYTES', 'MIXED', 'CHUNK', 'FEWEST', 'MOST', 'ALIKE', 'NEARER', 'TABLES', 'FRAMEWORKS', 'numeric_rows', 'Measured',
+           'taken', 'products', 'attentions', 'latents', 'experts', 'linears', 'sums', 'possible', 'divided', 'nearest',
+           'fitted', 'releases', 'measured_rows']
 
 # %% ../../nbs/measurement/04_tables.ipynb #07f21f6b
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}  # of a number, scales and all
@@ -79,7 +79,6 @@ def products(table) -> Iterator[Measured]:
                            _number(part.latency) / 1e3, groups)
 
 # %% ../../nbs/measurement/04_tables.ipynb #34ea38e2
-SHARED = (("1", 1, 1), ("2-16", 2, 16), ("17+", 17, 10**9))  # heads that share a key, as different kernels take them
 _ATTENTION = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step", "window_size")
 
 
@@ -88,8 +87,9 @@ def attentions(table, decode: bool) -> Iterator[Measured]:
     rows, _ = numeric_rows(table, _ATTENTION, ("attn_dtype", "kv_cache_dtype", "kernel_source"))
     rows = rows.assign(kv=rows.num_key_value_heads.where(rows.num_key_value_heads > 0, rows.num_heads))
     for (dtype, cache, kernel), same in rows.groupby(["attn_dtype", "kv_cache_dtype", "kernel_source"]):
-        for heads, low, high in SHARED:
-            part = same[(same.num_heads // same.kv >= low) & (same.num_heads // same.kv <= high)]
+        shared, limits, low = same.num_heads // same.kv, SHARED_DECODE if decode else SHARED, 0
+        for heads, below in limits:
+            part, low = same[(shared >= low) & (shared < below)], below
             if dtype in BYTES and cache in BYTES and len(part):
                 law, kind = (DECODE, "decode attention") if decode else (PROMPT, "context attention")
                 yield _attention(law, kind, kernel, (dtype, cache, heads), part, decode)
@@ -207,6 +207,20 @@ def divided(groups: np.ndarray) -> np.ndarray:
     names = sorted(set(groups))
     return fitted_groups(groups) if len(names) >= 30 else np.isin(groups, names[::2])
 
+# %% ../../nbs/measurement/04_tables.ipynb #c1f0a8d2
+# laws of one kind of kernel: an implementation has the first, or another that is a tenth nearer to its fitted rows
+ALIKE, NEARER = {"product": (PRODUCT, PRODUCT_BY_ROWS)}, 0.9
+
+
+def nearest(law: Law, work, chip: Chip, seconds: np.ndarray, starts: tuple) -> tuple[Law, dict]:
+    "The law of an implementation, of those that are alike, and its parameters"
+    tries = []
+    for one in ALIKE.get(law.kind, (law,)):
+        values = fit_parameters(one, work, chip, seconds, starts)
+        off = errors(one.time(values, work, chip), seconds)["mape"]
+        tries.append((off * (NEARER if not tries else 1.0), len(tries), one, values))
+    return min(tries)[2:]
+
 
 def fitted(measured: Measured, chip: Chip, starts: tuple = ({},)) -> dict | None:
     "The parameters and the held-out errors of an implementation; None where it has too few possible rows"
@@ -215,10 +229,10 @@ def fitted(measured: Measured, chip: Chip, starts: tuple = ({},)) -> dict | None
     if min(len(chosen), len(held)) < FEWEST.get(measured.kind, 60) or sound.mean() < 2 / 3:
         return None
     used = chosen if len(chosen) <= MOST else np.random.default_rng(0).choice(chosen, MOST, replace=False)
-    values = fit_parameters(measured.law, taken(measured.work, used), chip, measured.seconds[used], starts)
-    said, time = measured.law.time(values, taken(measured.work, held), chip), measured.seconds[held]
+    law, values = nearest(measured.law, taken(measured.work, used), chip, measured.seconds[used], starts)
+    said, time = law.time(values, taken(measured.work, held), chip), measured.seconds[held]
     least = np.maximum(measured.flops[held] / chip.peak, measured.nbytes[held] / chip.bandwidth)
-    return {"law": measured.law.kind, "kind": measured.kind, "kernel": measured.kernel, "dtype": measured.dtype,
+    return {"law": law.kind, "kind": measured.kind, "kernel": measured.kernel, "dtype": measured.dtype,
             "cache": measured.cache, "heads": measured.heads, "fitted_rows": len(used), "held_out_rows": len(held),
             "impossible_rows": int((~sound).sum()), "held_out": errors(said, time), "roofline": errors(least, time),
             "parameters": {n: float(f"{v:.4g}") for n, v in values.items()}}

@@ -1,0 +1,1 @@
+"""How does a name become a config, and which record answers it?"""

@@ -1,0 +1,1 @@
+"""Which record answers a config: a stored one, or a new one?"""

@@ -1,0 +1,1 @@
+"""What is stored about a class and about a model?"""

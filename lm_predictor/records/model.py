@@ -85,12 +85,13 @@ _LAYERS = {
     "properties": {
         **dict.fromkeys(("default", "most"), {"type": ["integer", "null"]}),
         **dict.fromkeys(("labels", "places"), {"type": "array", "items": _TEXT}),
-        "kinds": {"type": "array", "items": {"type": "array"}, "minItems": 2},
+        **dict.fromkeys(("kinds", "sets"), {"type": "array", "items": {"type": "array"}}),
         "columns": {
             "type": "array", "minItems": 1, "items": {
                 "type": "object", "required": ["name"], "additionalProperties": False,
                 "properties": {
-                    **dict.fromkeys(("name", "key"), {"type": "string"}), "default": {}, "unless": {"type": "object"},
+                    **dict.fromkeys(("name", "key"), {"type": "string"}), "default": {},
+                    **dict.fromkeys(("unless", "words"), {"type": "object"}),
                     "usual": {"type": "array"},
                     "by": {"enum": ["all", "first", "last", "every", "step", "among"]},
                     "values": {"type": "array", "minItems": 2, "maxItems": 2}

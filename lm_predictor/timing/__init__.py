@@ -1,0 +1,1 @@
+"""How long does a model take on a device?"""

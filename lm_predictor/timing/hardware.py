@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..formula.caches import cached
-from ..records.files import read_text
+from ..records.storage.files import read_text
 
 # %% ../../nbs/timing/00_hardware.ipynb #ebc477d1
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
@@ -38,7 +38,7 @@ class Hardware:
     aliases: tuple = ()
     sources: tuple = ()       # ((figure, document and address), ...)
     notes: str = ""
-    calibration: str = ""     # JSON of what was measured on it, for `timing.calibrated`
+    calibration: str = ""     # JSON of what was measured on it, for `timing.kernels.calibrated`
 
     def peak(self, dtype: str) -> int:  # FLOP/s
         "Dense peak of a matrix product whose operands are of this type"

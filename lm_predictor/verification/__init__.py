@@ -1,0 +1,1 @@
+"""Do the roads to a number agree?"""

@@ -1,0 +1,1 @@
+"""How is the cost of a class laid open, line by line?"""

@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 from .subject import AuditError, audit
-from ...records.database import Database
-from ...records.files import read_text, write_text
+from ...records.storage.database import Database
+from ...records.storage.files import read_text, write_text
 
 # %% auto #0
 __all__ = ['SECTIONS', 'IMPORTS', 'audit_notebook', 'write_audit']
@@ -29,7 +29,7 @@ SECTIONS = (  # title, what is said above it, the cell
     ("Where the parameters come from", "", "parameters(page)"),
     ("What each line executes",
      "One row per ATen operator, in order. The conventions (a multiply-accumulate is 2, a view costs nothing) "
-     "are one table in `lm_predictor.cost.operators`.",
+     "are one table in `lm_predictor.cost.rules.operators`.",
      "operators(page)"),
     ("What moves", "",
      '#| fig-alt: "Bars of the bytes that each source line reads and writes, as numbers in the table of the source"\n'

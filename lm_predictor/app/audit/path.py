@@ -12,8 +12,8 @@ import sys
 
 from .markdown import Page, code, table
 from .subject import Audit
-from ...models.hub import quiet
-from ...models.loading import full_config
+from ...models.sources.hub import quiet
+from ...models.sources.loading import full_config
 from ...models.matching import symbol_values
 from ...records.source import SourceError, find_class
 
@@ -88,8 +88,8 @@ class _watching:
 # %% ../../../nbs/app/audit/02_path.ipynb #40b06ff5
 def executed(page: Audit, cases: tuple = ("prefill", "decode", "extend")) -> tuple[dict, dict]:
     "{case: lines of the forward that it executed}, and what its conditions asked: {line: {text: [values]}}"
-    from lm_predictor.verification.reference_run import Twin
-    from lm_predictor.verification.numbers import workload_sizes
+    from lm_predictor.verification.runs.reference_run import Twin
+    from lm_predictor.verification.runs.numbers import workload_sizes
     text, _, forward = forward_of(page.analysis.class_name)
     tests = {node.lineno: node.test for node in ast.walk(forward) if isinstance(node, ast.If)}
     with quiet():

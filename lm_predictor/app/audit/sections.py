@@ -10,20 +10,20 @@ import random
 import tempfile
 from pathlib import Path
 
-from ...agent.check import call_cost, lines_at
+from ...agent.answer.check import call_cost, lines_at
 from .markdown import Page, code, inline, number, table
 from .path import forward_of
 from .subject import Audit
 from ...formula.language import parse_condition, split_references, total
 from ...formula.latex import latex, symbol
 from ...formula.tree import FormulaError
-from ...models.hub import quiet
-from ...models.loading import full_config
+from ...models.sources.hub import quiet
+from ...models.sources.loading import full_config
 from ...models.matching import symbol_values
 from ...records.analysis import SchemaError
-from ...records.database import Database
+from ...records.storage.database import Database
 from ...records.status import Check
-from ...verification.numbers import samples
+from ...verification.runs.numbers import samples
 
 # %% auto #0
 __all__ = ['source', 'latex_condition', 'parameters', 'operators', 'Picture', 'traffic', 'calls', 'agent', 'checks']
@@ -206,7 +206,7 @@ def agent(
 # %% ../../../nbs/app/audit/03_sections.ipynb #b56234c7
 def checks(page: Audit) -> tuple[Page, list[Check]]:
     "The checks of this class in this model, run now: as a table, and as Check values"
-    from lm_predictor.verification.reference_run import Evidence, collect_alone
+    from lm_predictor.verification.runs.reference_run import Evidence, collect_alone
     from lm_predictor.verification.verify import class_checks, source_check
     from lm_predictor.verification.expansion import of_config
     name = page.analysis.class_name

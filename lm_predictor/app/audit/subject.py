@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .markdown import table
-from ...cost.expand import bind
+from ...cost.tree.expand import bind
 from ...cost.workload import Workload
-from ...models.hub import presets
+from ...models.sources.hub import presets
 from ...models.parts import language_config
-from ...models.validation import ModelError
+from ...models.config.validation import ModelError
 from ...obtain.analyze import analyze
 from ...records.analysis import Analysis, Kernel, Variant
-from ...records.database import Database
+from ...records.storage.database import Database
 from ...records.model import ModelRecord
 from ...verification.prove import subjects
 

@@ -1,0 +1,1 @@
+"""How does the program talk with a shell?"""

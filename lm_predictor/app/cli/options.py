@@ -167,14 +167,15 @@ def class_meant(target: str, db) -> str:
     if is_class(target):
         return target
     known = target.isidentifier() and any(name.rpartition(".")[2] == target for name in db.names())
-    from lm_predictor.models.hub import known_names  # most commands name no class, and their help is asked for often
+    # most commands name no class, and their help is asked for often
+    from lm_predictor.models.sources.hub import known_names
     return db.resolve(target) if known and target.lower() not in known_names() else ""
 
 # %% ../../../nbs/app/cli/00_options.ipynb #0d1c0006
 def record_id(model: str, db, trust_remote_code: bool = False) -> str:
     "The id of the record that a model has in a database; empty for no model"
     from lm_predictor.models.parts import language_config
-    from lm_predictor.models.validation import check_numbers
+    from lm_predictor.models.config.validation import check_numbers
     from lm_predictor.obtain.find import find_record
     if not model:
         return ""

@@ -1,0 +1,1 @@
+"""How does a cost follow a slider?"""

@@ -18,7 +18,7 @@ from ..units import decimal_number, digits, seconds, unit, whole_number
 from ...cost.execution import DEFAULT_EXECUTION, EXECUTIONS
 from ...cost.workload import Workload
 from ...formula.caches import cached
-from ...models.validation import ModelError
+from ...models.config.validation import ModelError
 from ...obtain.analyze import analyze
 from ...timing.hardware import load_hardware
 from ...timing.prediction import ModelCost, Run

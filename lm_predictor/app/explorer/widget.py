@@ -15,9 +15,9 @@ from ..units import digits, seconds, unit
 from ...cost.execution import EXECUTIONS
 from ...cost.workload import BITS, Workload
 from ...formula.caches import cached
-from ...models.hub import presets
-from ...models.loading import load_config
-from ...models.validation import ModelError
+from ...models.sources.hub import presets
+from ...models.sources.loading import load_config
+from ...models.config.validation import ModelError
 from ...timing.hardware import hardware_names, load_hardware
 from ...timing.prediction import Run
 

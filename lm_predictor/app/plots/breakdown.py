@@ -17,7 +17,7 @@ from .style import BLUE, GREY, ORANGE, _canvas, _kept, _margin, _moves, styled
 from ..units import clock, prefixed, seconds, unit
 from ...cost.rewrites.engine import device_kernels
 from ...cost.workload import Workload
-from ...models.validation import ModelError
+from ...models.config.validation import ModelError
 from ...timing.prediction import KernelRow, ModelCost, Run
 from ...timing.waterfall import stages
 

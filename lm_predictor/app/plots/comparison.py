@@ -12,7 +12,7 @@ from .breakdown import _bar_axes, _beside, _measure, _rounded, bars
 from .names import KINDS, usage
 from .style import ROW, _canvas, _kept, _margin, _moves, styled
 from ..units import digits
-from ...models.validation import ModelError
+from ...models.config.validation import ModelError
 from ...timing.prediction import Run
 
 # %% auto #0

@@ -12,7 +12,7 @@ from .breakdown import bars
 from .names import KINDS
 from .style import BLUE, Drawing, GREEN, INK, ORANGE, RED, ROW, STYLE, _kept, styled
 from ...cost.execution import DEFAULT_EXECUTION, EXECUTIONS
-from ...models.validation import ModelError
+from ...models.config.validation import ModelError
 from ...timing.hardware import load_hardware
 from ...timing.prediction import ModelCost
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, NullLocator
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, _canvas, _kept, styled
 from ..units import unit
 from ...cost.workload import Workload, whole
-from ...models.validation import ModelError
+from ...models.config.validation import ModelError
 from ...timing.hardware import load_hardware
 from ...timing.prediction import ModelCost
 

@@ -19,7 +19,7 @@ from .style import GREY, INK, _canvas, _kept, _moves, styled
 from ..units import digits, seconds, unit
 from ...timing.hardware import Hardware, compute_dtype, load_hardware
 from ...timing.prediction import Run
-from ...timing.roofline import arithmetic_intensity
+from ...timing.kernels.roofline import arithmetic_intensity
 
 # %% auto #0
 __all__ = ['AREA', 'roofs', 'Point', 'points', 'plot_roofline']

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 
-from ...models.validation import ModelError
-from ...records.files import write_bytes
+from ...models.config.validation import ModelError
+from ...records.storage.files import write_bytes
 
 # %% auto #0
 __all__ = ['BLUE', 'SKY', 'GREEN', 'YELLOW', 'ORANGE', 'RED', 'PINK', 'GREY', 'INK', 'STYLE', 'ROW', 'SUFFIXES', 'styled',

@@ -1,0 +1,1 @@
+"""What does a serving engine run instead of the source?"""

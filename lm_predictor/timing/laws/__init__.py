@@ -1,0 +1,1 @@
+"""How does a kernel's time follow from its sizes?"""

@@ -47,7 +47,8 @@ def spread_evenly(tokens, chosen, experts, hidden, inner, parts=1, item: float =
     return Experts(tokens, chosen, rows, reached, hidden, inner, item, row_item)
 
 # %% ../../../nbs/timing/laws/03_experts.ipynb #9e3bf85c
-TILES = ((16, 64), (16, 128), (32, 128), (64, 128), (128, 128), (128, 256))  # rows and columns of a result
+TILES = ((16, 32), (16, 64), (32, 64), (64, 64), (128, 64), (16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
+"Rows and columns of a result that one multiprocessor makes at a time"
 
 PARAMETERS = (
     Parameter("launch_s", 2e-5, 1e-6, 3e-4, "seconds before anything moves, of all kernels of a layer's experts"),

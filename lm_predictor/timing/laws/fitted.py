@@ -14,11 +14,11 @@ from .attention import DECODE, PROMPT
 from .collective import COLLECTIVE
 from .experts import EXPERTS
 from .law import Chip
-from .product import PRODUCT
+from .product import PRODUCT, PRODUCT_BY_ROWS
 from .stream import STREAM
 
 # %% ../../../nbs/timing/laws/06_fitted.ipynb #58cd0e40
-LAWS = {law.kind: law for law in (PRODUCT, PROMPT, DECODE, EXPERTS, STREAM, COLLECTIVE)}
+LAWS = {law.kind: law for law in (PRODUCT, PROMPT, DECODE, EXPERTS, STREAM, COLLECTIVE, PRODUCT_BY_ROWS)}
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class LawFit:
 
         apart: whether another kernel quantizes the input of a product, which the measured call does itself.
         """
-        less = {"quantize_s": 0.0, "quantize": 0.0} if apart and "quantize" in self.parameters else {}
-        return LAWS[self.law].time(self.parameters | less | {"launch_s": launch_s}, work, chip)
+        none = [n for n in self.parameters if n == "call_s" or apart and n.startswith("quantize")]
+        return LAWS[self.law].time(self.parameters | dict.fromkeys(none, 0.0) | {"launch_s": launch_s}, work, chip)
 
 # %% ../../../nbs/timing/laws/06_fitted.ipynb #1787b7a5
 def law_fit(

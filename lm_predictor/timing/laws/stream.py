@@ -18,6 +18,7 @@ class Stream:
     nbytes: float         # read and written
     blocks: float = 1.0   # of work that multiprocessors take, each sequence and head of a scan
     steps: float = 0.0    # that follow one another: chunks of a scan
+    function: str = ""    # an accelerated function of a model that is this kernel
 
 
 PARAMETERS = (

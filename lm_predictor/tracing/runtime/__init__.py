@@ -1,0 +1,1 @@
+"""How is a Hugging Face model built without weights and run once?"""

@@ -14,12 +14,12 @@ import sympy
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .patches import patched
+from ..recording.patches import patched
 from .layers import keep_kinds, layer_kinds
 from .quirks import Need, quirk
-from .recorder import Recorder, distinct, recording, view_key
-from .values import KnownValues
-from ..symbols import Symbols
+from ..recording.recorder import Recorder, distinct, recording, view_key
+from ..recording.values import KnownValues
+from ..recording.symbols import Symbols
 
 # %% auto #0
 __all__ = ['CACHE_NAMES', 'cache_name', 'ordered_sets', 'token_ids', 'call', 'empty_cache', 'cached_tensors', 'module_state',

@@ -1,0 +1,1 @@
+"""Is what the agent wrote sound, and is it right?"""

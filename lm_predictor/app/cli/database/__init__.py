@@ -1,0 +1,1 @@
+"""Which commands read, make and check records?"""

@@ -1,0 +1,1 @@
+"""Which commands hand formulas on, or compare them?"""

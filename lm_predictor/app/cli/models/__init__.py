@@ -1,0 +1,1 @@
+"""Which commands say what a model costs?"""

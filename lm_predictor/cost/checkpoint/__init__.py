@@ -1,0 +1,1 @@
+"""What does a checkpoint change in the cost of a model?"""

@@ -1,0 +1,1 @@
+"""Which operators of the source become one kernel of an engine?"""

@@ -1,0 +1,1 @@
+"""What does one operator, or one accelerated function, cost?"""

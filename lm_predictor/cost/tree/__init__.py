@@ -1,0 +1,1 @@
+"""What does a class cost with all that it calls?"""

@@ -1,0 +1,1 @@
+"""What has changed between two costs, and how does a test say what may?"""

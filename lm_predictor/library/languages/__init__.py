@@ -1,0 +1,1 @@
+"""How is a formula written in another language?"""

@@ -1,0 +1,1 @@
+"""How are many workloads answered at once, and fast?"""

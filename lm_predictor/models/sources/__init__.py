@@ -1,0 +1,1 @@
+"""Where does a config come from, and the code that a model brings along?"""

@@ -1,0 +1,1 @@
+"""How does a checkpoint store its weights?"""

@@ -1,0 +1,1 @@
+"""How is a new record made from source?"""

@@ -1,0 +1,1 @@
+"""What of a config decides what a model executes?"""

@@ -1,0 +1,1 @@
+"""What does a model execute for its images?"""

@@ -1,0 +1,1 @@
+"""How does a trace become records of a model and of its classes?"""

@@ -1,0 +1,1 @@
+"""What does a module of your own execute?"""

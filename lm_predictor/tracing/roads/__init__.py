@@ -1,0 +1,1 @@
+"""On which roads, from all integers as symbols down to runs with numbers, is a model traced?"""

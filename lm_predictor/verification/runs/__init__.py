@@ -1,0 +1,1 @@
+"""What does the model itself do, in plain numbers?"""
