@@ -7,6 +7,7 @@ traced for prefill, decode and extend, and the matrix products of all layers are
 separate meta-device run. With --verify every class of it goes through the checks of `lm-predictor verify` too. Rows already in the .jsonl file are kept, so an interrupted run goes on where it stopped.
 """
 import argparse
+import contextlib
 import functools
 import json
 import logging
@@ -29,16 +30,29 @@ class Late(BaseException):
     "A type took too long; no Exception, so that no fallback swallows it"
 
 
+@contextlib.contextmanager
+def within(timeout: int):
+    "Within it nothing is said, and Late is raised after so many seconds"
+    def late(*_):
+        raise Late(f"not done after {timeout} s")
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(timeout)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
 def at_fault(error: BaseException) -> str:
     "The innermost line of a model's code that an error came through"
     lines = [f for f in traceback.extract_tb(error.__traceback__) if "/transformers/models/" in f.filename]
     return f" (at {lines[-1].filename.rpartition('/')[2]}:{lines[-1].lineno}, `{lines[-1].line}`)" if lines else ""
 
 
-def row(model_type: str, timeout: int, verify: bool = False) -> dict:
+def row(model_type: str, verify: bool = False) -> dict:
     "Trace one type and compare; never raises"
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
     from lm_predictor.obtain.build import type_config
     from lm_predictor.models.config.attributes import canonical
     from lm_predictor.records.storage.database import Database
@@ -51,11 +65,6 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
     from lm_predictor.verification.runs.counter import against_counter
     from lm_predictor.obtain.fresh.ladder import record_values, traced_record
     from lm_predictor.verification.verify import verify_model
-
-    def late(*_):
-        raise Late(f"not done after {timeout} s")
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(timeout)
     start, out = time.perf_counter(), {"type": model_type}
     try:
         given = type_config(model_type)
@@ -82,8 +91,6 @@ def row(model_type: str, timeout: int, verify: bool = False) -> dict:
         out |= {"classes": len(found), "verified": 0 if wrong else len(found) - len(bad), "failed": wrong[:2] + [f"{n}: {t}" for n, t in bad.items()][:4]}
     except (Exception, Late) as e:
         out["error"] = f"{type(e).__name__}: {' '.join(str(e).split())[:240]}{at_fault(e)}"
-    finally:
-        signal.alarm(0)
     return out | {"seconds": round(time.perf_counter() - start, 1), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
 
 
@@ -114,33 +121,26 @@ def table(rows: list) -> str:
     return "\n".join(lines).replace("||", "| |") + "\n"
 
 
-def steps(model_type: str, timeout: int) -> dict:
+def steps(model_type: str) -> dict:
     "The rungs on symbols that do not stand for the prompt of one type, and the statement of its source that speaks against each"
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
-    from lm_predictor.models.config.attributes import integers
     from lm_predictor.models.sources.loading import full_config
     from lm_predictor.obtain.build import type_config
-    from lm_predictor.obtain.fresh.ladder import attempt_row, judged, rung_below
+    from lm_predictor.obtain.fresh.ladder import attempt_row, attempts_of
     from lm_predictor.tracing.roads.sampled import EVERY_LAYER, RUNS
-    from lm_predictor.tracing.roads.symbolic import ALL_SYMBOLIC, attempted, cases_of, descend, symbolic_rung
-
-    def late(*_):
-        raise Late(f"not done after {timeout} s")
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(timeout)
-    out = {"type": model_type}
+    from lm_predictor.tracing.roads.symbolic import cases_of
     try:
         config = full_config(type_config(model_type))
-        everything, cases = frozenset(integers(config)), [next(c for c in cases_of(config) if c.phase == "prefill" and not c.all_logits)]
-        below = lambda attempts: rung if (rung := rung_below(attempts, everything)) not in (RUNS, EVERY_LAYER) else None
-        attempts = descend(symbolic_rung(ALL_SYMBOLIC), lambda rung: judged(attempted(rung, config, cases), config), below)
-        out["steps"] = [attempt_row(a) for a in attempts if not a.stands]
+        prompt = next(c for c in cases_of(config) if c.phase == "prefill" and not c.all_logits)
+        attempts = attempts_of(config, cases=[prompt], until=(RUNS, EVERY_LAYER))
+        return {"type": model_type, "steps": [attempt_row(a) for a in attempts if not a.stands]}
     except (Exception, Late) as e:
-        out["steps"] = [("not built", f"{type(e).__name__}: {' '.join(str(e).split())[:240]}", "", "")]
-    finally:
-        signal.alarm(0)
-    return out
+        return {"type": model_type, "steps": [("not built", f"{type(e).__name__}: {' '.join(str(e).split())[:240]}", "", "")]}
+
+
+def limited(one, timeout: int, model_type: str) -> dict:
+    "What a function says of a type, in so many seconds"
+    with within(timeout):
+        return one(model_type)
 
 
 def numbers(rows: list) -> str:
@@ -174,7 +174,7 @@ def main() -> int:
         args.rows = args.numbers.with_suffix(".jsonl")
     rows = {r["type"]: r for r in map(json.loads, args.rows.read_text().splitlines())} if args.rows.exists() else {}
     todo = [t for t in args.types or every if args.types or t not in rows]
-    one = functools.partial(steps, timeout=args.timeout) if args.numbers else functools.partial(row, timeout=args.timeout, verify=args.verify)
+    one = functools.partial(limited, steps if args.numbers else functools.partial(row, verify=args.verify), args.timeout)
     context = multiprocessing.get_context("forkserver")  # a fresh process per type, with the imports done
     context.set_forkserver_preload(["torch", "transformers.modeling_utils", "lm_predictor.verification.verify", "lm_predictor.tracing.lowering.graphs", "lm_predictor.tracing.roads.sampled"])
     with context.Pool(args.jobs, maxtasksperchild=1) as pool:

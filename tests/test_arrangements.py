@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from lm_predictor import analyze
+from lm_predictor.formula.language import parse
 from lm_predictor.models.sources.loading import full_config
 from lm_predictor.obtain.build import type_config
 from lm_predictor.records.storage.database import Database, shipped_directory
@@ -33,6 +34,28 @@ def test_other_arrangements(kind, changes):
     found = answered(config, SHIPPED)
     assert not isinstance(found, str), found
     assert found[0].layers["sets"] and compared(*found, *counts(full_config(config))) == ""
+
+
+@pytest.mark.parametrize("kind, changes", [OTHERS[1], OTHERS[3]])
+def test_verify_compares_layers_in_their_own_order(kind, changes):
+    "Operators by their places would differ, since those of the record are in the order that was traced"
+    from dataclasses import replace
+    from lm_predictor.models.config.kinds import kinds_of_layers
+    from lm_predictor.models.matching import fits, symbol_values
+    from lm_predictor.records.model import record_from_json
+    from lm_predictor.tracing.config.reads import plain
+    from lm_predictor.verification.arrangements import arranged_difference
+    from lm_predictor.verification.prove import prove
+    config = {**type_config(kind), **changes}
+    path, record = next((p, r) for p in model_paths(shipped_directory(), f"{kind}-*")
+                        if not fits(r := record_from_json(read_json(p)), config) and not r.functions)
+    checks = prove(path, shipped_directory(), shipped_directory(), kind, config).checks
+    assert all(c.ok for c in checks) and "what its layers execute equals a run, in their own order" in {c.what for c in checks}
+    full = full_config(config)
+    values, kinds = symbol_values(record, full.to_dict()), kinds_of_layers(plain(full), record.layers)
+    assert arranged_difference(record, full, values, kinds) == ""
+    assert arranged_difference(replace(record, parameters=parse(f"{record.parameters} + 1")), full, values, kinds) == "its weights"
+    assert arranged_difference(record, full, values, [1 - k for k in kinds])  # that many of the other kind
 
 
 def test_modules_of_no_layer_are_not_shown():

@@ -48,8 +48,12 @@ def test_every_preset_has_its_record():
     for name, preset in presets().items():
         if preset["config"]["model_type"] not in {r.model_type for r in records}:
             continue  # test_presets.py counts its weights
-        kind = [r for r in records if r.model_type == preset["config"]["model_type"] and not fits(r, preset["config"])]
-        assert not all(r.functions for r in kind), name  # several may fit: one of these numbers, and one of any
+        about = [r for r in records if r.model_type == preset["config"]["model_type"] and not fits(r, preset["config"])]
+        values = {r.id: symbol_values(r, preset["config"]) for r in about}
+        kind = [r for r in about if all(values[r.id][s] for s in r.symbols if s.startswith("num_layers_"))]
+        assert [bool(r.functions) for r in kind] in ([False], [False, True], [True, False]), name
+        # one of more kinds of layers than the preset has says the same
+        assert len({r.parameters.evaluate(values[r.id]) for r in about}) == 1, name
         assert not any(r.uncounted for r in records)
 
 

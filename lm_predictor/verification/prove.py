@@ -119,6 +119,18 @@ def _counted(record: ModelRecord, full, values: dict, name: str) -> tuple[list, 
     except CounterError as e:  # a model that needs data: there is no count to compare with
         return [], [Check(COUNTER, False, f"{name} cannot run on tensors without data: {e}")]
 
+
+def _arranged(record: ModelRecord, full, values: dict) -> list[Check]:
+    "The check of a config whose kinds of layers come in another order than those traced, or not all; else none"
+    from lm_predictor.models.config.kinds import kinds_of_layers
+    from lm_predictor.tracing.config.reads import plain
+    from lm_predictor.verification.arrangements import arranged_difference
+    kinds = kinds_of_layers(plain(full), record.layers) if record.layers else []
+    if list(dict.fromkeys(kinds)) == list(range(len(record.layers.get("kinds", ())))):
+        return []
+    found = arranged_difference(record, full, values, kinds)
+    return [Check("what its layers execute equals a run, in their own order", not found, found)]
+
 # %% ../../nbs/verification/05_prove.ipynb #1a7a93d0
 @quiet()
 def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, counting: bool = False) -> Outcome:
@@ -133,13 +145,15 @@ def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, cou
     outcome = lambda checks, classes=(): Outcome(record.id, checks, dict(classes), time.perf_counter() - start)
     try:
         full, values = full_config(config), symbol_values(record, _whole(config))
-        record = with_layers_of(record, _whole(config))
+        traced, record = record, with_layers_of(record, _whole(config))
     except ModelError as e:
         return outcome([Check("the model can be built", False, f"{name}: {e}")])
     rows, failed = _counted(record, full, values, name)
     try:
         if counting:
             return outcome([*compare_counted(record, rows, name), *failed])
+        if checks := _arranged(traced, full, values):
+            return outcome([*compare_counted(record, rows, name), *checks, *failed])
         with as_recorded(record, full):
             evidence = collect(record, full, values)
             evidence.counted, evidence.generated = [(name, rows)], generate_outcome(record, full, values)

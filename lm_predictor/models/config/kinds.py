@@ -26,9 +26,8 @@ RULES = {  # how an entry of a config picks layers: by a layer's index, the entr
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de82
 def stated(
     raw: dict,  # a config, each entry under the name that its class gives it
-    # "name": an entry with one value per layer, and "words", others for its values; without it by a rule: "by", its
-    # "key" and "default", the two "values"; "usual": what its class has by default; "unless": entries from which it
-    # follows otherwise where not these
+    # "name": an entry with one value per layer; without it by a rule: "by", its "key" and "default", the two "values";
+    # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these
     column: dict,
     layers: int,
 ) -> list:
@@ -37,7 +36,7 @@ def stated(
     if given is not None:
         if not isinstance(given, (list, tuple)) or len(given) != layers:
             raise ModelError(f"config: {name} must have one entry for each of {layers} layers, got {given!r:.60}")
-        return [column.get("words", {}).get(v, v) if isinstance(v, str) else v for v in given]
+        return list(given)
     for other, usual in column.get("unless", {}).items():
         if other in raw and raw[other] != usual:
             raise ModelError(f"config: {name} follows from {other}, which is not what was traced")

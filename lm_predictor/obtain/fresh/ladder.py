@@ -167,16 +167,16 @@ def rung_below(attempts: list, everything: frozenset):
     return below_runs_on_symbols(attempts, everything) or RUNS
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #8c61e0b3
-def attempts_of(config, progress=None, cases=None) -> list:
+def attempts_of(config, progress=None, cases=None, until=()) -> list:
     """The attempts to trace a transformers config, down to the first whose record holds, or to the foot of the ladder.
 
-    progress: called with each case done. cases: all that the model has, if not given.
+    progress: called with each case done. cases: all that the model has, if not given. until: rungs not to be tried.
     """
     from lm_predictor.tracing.roads.symbolic import ALL_SYMBOLIC, attempted, descend, symbolic_rung
     everything = frozenset(integers(config)) | filled(config)
     return descend(
         symbolic_rung(ALL_SYMBOLIC), lambda rung: judged(attempted(rung, config, cases, progress), config),
-        lambda attempts: rung_below(attempts, everything)
+        lambda attempts: None if (rung := rung_below(attempts, everything)) in until else rung
     )
 
 
@@ -191,12 +191,9 @@ def attempt_row(attempt) -> tuple:
     return attempt.rung.name, result, place, code
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #eda137d0
-def traced_record(config, progress=None, cases=None, attempts=None) -> tuple:
-    """Trace of a transformers config, its model record, and what torch's counter says of it; raises TraceError.
-
-    attempts: those of `attempts_of`, where they are made already.
-    """
-    last = (attempts or attempts_of(config, progress, cases))[-1]
+def traced_record(config, progress=None, cases=None) -> tuple:
+    "Trace of a transformers config, its model record, and what torch's counter says of it; raises TraceError"
+    last = attempts_of(config, progress, cases)[-1]
     if last.error:
         raise last.error
     record = with_notes(last.record, last.outcome.note)

@@ -14,7 +14,7 @@ from ...records.storage.files import model_path
 from ...models.config.attributes import flat
 from ...models.sources.hub import quiet
 from ...models.sources.loading import full_config
-from ...models.matching import fits, note_given, spelt, symbol_values
+from ...models.matching import fits, note_given, symbol_values
 from ...formula.language import parse
 from ...models.config.settings import bookkeeping, config_value
 from ...models.sources.remote_code import TRACE_EXTRA, missing_package, where_raised
@@ -24,8 +24,8 @@ from ...records.model import ModelRecord, record_from_json, record_to_json
 from ...records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['note_parts', 'note_computed', 'untraceable', 'note_words', 'fit_own_config', 'NoFunctions', 'with_functions',
-           'traced', 'verification']
+__all__ = ['note_parts', 'note_computed', 'untraceable', 'fit_own_config', 'NoFunctions', 'with_functions', 'traced',
+           'verification']
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #72a80861
 def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
@@ -127,18 +127,6 @@ def untraceable(error: Exception, config: dict) -> str:
     return f"{config['model_type']}: its forward() cannot be traced with this config: {said}"
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #d4e4cdf4
-def note_words(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
-    "A copy of a record whose columns know the words of a config that its class has others for: `mamba`"
-    if not record.layers:
-        return record
-    given, made, columns = spelt(record, config), spelt(record, whole), []
-    for column in record.layers["columns"]:
-        pairs = {*zip(map(str, given.get(column["name"]) or ()), map(str, made.get(column["name"]) or ()))}
-        words = {a: b for a, b in sorted(pairs) if a != b}
-        columns.append(column | ({"words": words} if words and len(pairs) == len({a for a, _ in pairs}) else {}))
-    return replace(record, layers=record.layers | {"columns": columns})
-
-
 def fit_own_config(
     record: ModelRecord,
     config: dict,  # as given
@@ -150,7 +138,6 @@ def fit_own_config(
     if full.model_type != model_type:  # of GPT-SW3, whose config class is GPT-2's
         digest = record.id.removeprefix(full.model_type)
         record = replace(record, id=f"{model_type}{digest}", model_type=model_type)
-    record = note_words(record, config, whole)
     record = note_given(note_computed(note_parts(record, config, whole), config), config, whole)
     misfit = fits(record, whole) or fits(record, config)
     if not misfit and symbol_values(record, config) != symbol_values(record, whole):

@@ -32,7 +32,7 @@ from ...tracing.runtime.forward import Runnable, shown_modules
 
 # %% auto #0
 __all__ = ['MUCH', 'TOO_MUCH', 'EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'built_numbers', 'sheet_of_run',
-           'Evidence', 'sized', 'weigh', 'module_rows', 'run_alone', 'Twin', 'collect', 'collect_alone']
+           'Evidence', 'sized', 'weigh', 'module_rows', 'run_alone', 'Twin', 'other_sizes', 'collect', 'collect_alone']
 
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #2e9d72b7
 def number(x) -> int | Fraction:
@@ -371,6 +371,13 @@ def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline:
         evidence.runs.setdefault(case, []).extend(sheets)
     evidence.weights += found
 
+# %% ../../../nbs/verification/runs/01_reference_run.ipynb #d1ff0002
+def other_sizes(record: ModelRecord, numbers: dict, rng: random.Random, before: list[dict]) -> dict:
+    "As `config_sizes`, in which no symbol has the number that it was drawn in all draws before, as far as 20 tries go"
+    same = lambda values: before and any(v != numbers[n] and all(b[n] == v for b in before) for n, v in values.items())
+    drawn = (config_sizes(record, numbers, rng) for _ in range(20))
+    return next((values for values in drawn if not same(values)), None) or config_sizes(record, numbers, rng)
+
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #41a1a9a4
 def collect(
     record: ModelRecord,
@@ -380,12 +387,15 @@ def collect(
 ) -> Evidence:
     "Evidence about a record's kind of model, from the installed source"
     rng, evidence, deadline = random.Random(f"{record.id} {seed}"), Evidence(), time.perf_counter() + PATIENCE
+    before = []
     with defaults():
         for turn, scale in enumerate(SCALES):
             for attempt in range(3):
                 try:
-                    values = config_sizes(record, numbers, rng) if attempt < 2 else numbers
+                    last = turn == len(SCALES) - 1
+                    values = other_sizes(record, numbers, rng, before * last) if attempt < 2 else numbers
                     _run_cases(record, config, values, rng, scale, evidence, deadline, edges=turn == 0)
+                    before.append(values)
                     break
                 except Exception as e:  # the sizes did not suit the model: others are tried, the config's own at last
                     problem = f"cannot run at {values}: {type(e).__name__}: {' '.join(str(e).split())[:200]}"
