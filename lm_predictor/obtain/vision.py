@@ -119,9 +119,6 @@ def _compared(model, rule: dict, graph) -> list:
         found.append([images, *size, theirs])
     return found
 
-# %% ../../nbs/obtain/06_vision.ipynb #d547bb3f
-#| export
-
 # %% ../../nbs/obtain/06_vision.ipynb #654bc157
 def _own(model) -> list:
     "The parameters of a whole model that are not of its language model"
