@@ -26,6 +26,7 @@ def test_inputs_are_seeded():
 
 def test_faults_are_seen(tmp_path, monkeypatch):
     "What the test looks for is found where it is: a right command, a written file, a traceback, a hang"
+    import matplotlib.font_manager  # writes its list of fonts into the home of whoever imports it first, here this process  # noqa: F401
     run = lambda *argv, **more: "; ".join(bad_inputs.faults(bad_inputs.Input(list(argv), "", **more), tmp_path / f"{len(list(tmp_path.iterdir()))}"))
     assert run("analyze", "gpt2") == "exit status 0, not 1 or 2" and run("analyze", "gpt3") == ""
     assert "written: ['cwd/x.png']" in run("analyze", "gpt2", "--plot", "x.png")
