@@ -41,10 +41,11 @@ def strange_figures(place: str, figures: dict) -> Iterator[str]:
         yield f"{place}: more FLOPs in matrix products ({figures['matmul_flops']}) than in all ({figures['flops']})"
 
 # %% ../../nbs/app/02_faults.ipynb #d8faf532
-def _sizes(variant: Variant, k: Kernel, primes: dict) -> dict | None:
-    "Numbers at which a kernel is executed; None where none are found"
+def _sizes(variant: Variant, k: Kernel, primes: dict, db: Database) -> dict | None:
+    "Numbers at which a kernel is executed in one of its models; None where none are found"
     case = k.phases[0] if k.phases else "extend"
-    conditions = (*variant.assumptions, *map(str, k.when))
+    own = next((cases[case] for model in variant.models if case in (cases := db.cases(model))), ())
+    conditions = (*variant.assumptions, *own, *map(str, k.when))
     flags = {str(c.left): c.right.evaluate({}) for c in k.when if c.relation == "==" and not c.right.names}
     return sizes_for(variant.names(), conditions, case, primes | flags) or sizes_for(
         variant.names(), conditions, case, flags)
@@ -124,12 +125,15 @@ def variant_faults(place: str, name: str, variant: Variant, db: Database) -> Ite
     "What is wrong with a variant of a class"
     if _empty(name, variant, db):
         yield f"{place}.kernels: there are none, so the class would cost nothing; a forward() that runs has kernels"
-    model = next((m for m in variant.models if db.home(m)), "")
+    model, known = next((m for m in variant.models if db.home(m)), ""), {}  # kernels of one case share their numbers
     for i, k in enumerate(variant.kernels):
         here = f"{place}.kernels[{i}]"
         try:
-            for primes in _PRIMES:
-                values = _sizes(variant, k, primes)
+            for n, primes in enumerate(_PRIMES):
+                at = n, k.phases[:1], k.when
+                if at not in known:
+                    known[at] = _sizes(variant, k, primes, db)
+                values = known[at]
                 found = list(kernel_faults(here, k, values)) if values else []
                 yield from found
                 if found:

@@ -12,7 +12,6 @@ import random
 from dataclasses import dataclass
 
 from ...formula.language import parse_condition
-from ...models.matching import stored_records
 from ...records.analysis import _WORKLOAD, Analysis, Variant, kernel_to_json
 from ...records.cases import BEYOND, CASES, SHORT, Case
 from ...records.storage.database import Database
@@ -115,9 +114,8 @@ def _of_models(variant: Variant, told: set, db: Database) -> dict:
     for i, model in enumerate(variant.models):
         if i and told <= found.keys():
             break
-        record = next((r for _, r in stored_records(model.rpartition("-")[0], db, None) if r.id == model), None)
-        for case in record.cases if record else ():
-            found.setdefault(case, tuple(record.case_assumptions.get(case, ())))
+        for case, conditions in db.cases(model).items():
+            found.setdefault(case, conditions)
     return found
 
 

@@ -9,8 +9,9 @@ import difflib
 from dataclasses import dataclass, field, replace
 
 from ...formula.tree import Formula, FormulaError, Reference
-from ...formula.language import parse, split_references, total
+from ...formula.language import parse, parse_condition, split_references, total
 from ...records.cases import Case
+from ...records.model import moved
 from ...records.analysis import AMBIENT, Analysis, Cost, Kernel
 
 # %% auto #0
@@ -199,6 +200,41 @@ def _expand(analysis: Analysis, given: dict, at: _Expansion) -> tuple[Kernel, ..
     at.known[key] = tuple(kernels)
     return at.known[key]
 
+# %% ../../../nbs/cost/tree/00_expand.ipynb #f35f895d
+def _check_sizes(analysis: Analysis, numbers: dict, at: _Expansion) -> None:
+    "Refuse numbers at which the formulas of a class hold in none of the models that they were read in"
+    short, variant, broken = analysis.class_name.rsplit(".", 1)[-1], analysis.variant(at.model, numbers), ""
+    for model in [at.model] if at.model else variant.models:
+        conditions = [parse_condition(c) for c in at.db.cases(model).get(at.case, ())]
+        failed = [c for c in conditions if c.names <= numbers.keys() and not c.holds(numbers)]
+        if not failed:
+            return
+        broken = broken or (
+            f"{short}: the formulas of {model} for {at.case} assume {failed[0]}, which does not hold; "
+            f"{_other_case(at.db.cases(model), at.case, numbers) or _nearest(conditions, numbers)}"
+        )
+    if broken:
+        raise ExpandError(broken.removesuffix("; "))
+
+
+def _other_case(cases: dict, name: str, numbers: dict) -> str:
+    "The case of the same kind of run, in another region, whose conditions hold; empty without any"
+    for other in (c.name for c in Case.parse(name).everywhere if c.name in cases):
+        conditions = [parse_condition(c) for c in cases[other]]
+        if all(c.holds(numbers) for c in conditions if c.names <= numbers.keys()):
+            return f"take case {other}"
+    return ""
+
+
+def _nearest(conditions: list, numbers: dict) -> str:
+    "The nearest sizes below and above that conditions allow, as text; empty without any"
+    found = []
+    for down in (True, False):
+        sizes = moved(conditions, numbers, down)
+        if all(c.holds(sizes) for c in conditions if c.names <= sizes.keys()):
+            found.append(", ".join(f"{n}={sizes[n]}" for n in sorted(sizes) if sizes[n] != numbers[n]))
+    return f"nearest: {' or '.join(dict.fromkeys(found))}" if found else ""
+
 # %% ../../../nbs/cost/tree/00_expand.ipynb #865fdabd
 def expand(
     class_name: str,  # fully qualified
@@ -209,8 +245,9 @@ def expand(
 ) -> tuple[Kernel, ...]:
     """The kernels of a class with all references expanded into nested sub_kernels; equal calls share theirs.
 
-    Raises CaseError where the case fixes a size at another number than the one that is given, ExpandError where
-    references cannot be followed, or lead to more than MAX_DIFFERENT different calls.
+    Raises CaseError where the case fixes a size at another number than the one that is given, ExpandError where the
+    formulas do not hold at the sizes that are given, where references cannot be followed, or where they lead to more
+    than MAX_DIFFERENT different calls.
     """
     reachable(class_name, db, model)
     analysis = db.get(class_name, model=model)
@@ -225,7 +262,8 @@ def expand(
             f"{', '.join(sorted(set(names) - AMBIENT))})"
         )
     Case.parse(case).check(_numbers(given) | {n: str(f) for n, f in given.items() if f.names and str(f) != n})
-    return _expand(analysis, names | given, _Expansion(case, model, db))
+    _check_sizes(analysis, _numbers(given), at := _Expansion(case, model, db))
+    return _expand(analysis, names | given, at)
 
 # %% ../../../nbs/cost/tree/00_expand.ipynb #c0d37398
 def cost_of(kernels) -> Cost:

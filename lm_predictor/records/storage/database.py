@@ -204,6 +204,7 @@ class Database:
         self._given: dict[str, Analysis] = {}  # those that are in no file
         self._homes: dict[str, Path] = {}  # of what is in both directories
         self._held: dict[tuple, Analysis] = {}  # (model, class) -> what could not be stored
+        self._cases: dict[str, dict] = {}  # model -> what `cases` says of it
 
     @classmethod
     def of(cls, analyses: dict[str, Analysis]) -> Database:
@@ -233,6 +234,15 @@ class Database:
     def home(self, model: str) -> Path | None:
         "The directory that a model's record and its classes come from, given the record's id; None without a record"
         return self._home(model, model_path, _model_changed) if model else None
+
+    def cases(self, model: str) -> dict[str, tuple[str, ...]]:
+        "The cases of a model, given the id of its record, with the conditions that only they have; {} without a record"
+        home = self.home(model)
+        if home is not None and model not in self._cases:
+            data = read_json(model_path(home, model))
+            own = data.get("case_assumptions", {})
+            self._cases[model] = {case: tuple(own.get(case, ())) for case in data["cases"]}
+        return self._cases.get(model, {})
 
     def path(self, class_name: str, by: str = "", model: str = "") -> Path | None:
         """The file of a class in a model, given the id of its record, or by itself; None when there is none.
@@ -308,6 +318,7 @@ class Database:
     def reread(self, class_names) -> None:
         "Look at the files of these classes again when they are next asked for, and at where models are at home"
         self._homes.clear()
+        self._cases.clear()
         for path in [p for p in self._loaded if class_id(p) in class_names]:
             self._loaded.pop(path, None)
 

@@ -50,7 +50,7 @@ def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, a
         if not runnable.retyped or apart:
             trace = replace(_begun(config, symbols, model, seen, runnable), method="sampled")
             wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
-            _all_sampled(_Sampling(trace, runnable, wanted), cases, progress)
+            _all_sampled(_Sampling(trace, runnable, wanted), cases, progress, concrete)
             return trace
     return sample_on_symbols(config, concrete, cases, progress, apart=True)
 

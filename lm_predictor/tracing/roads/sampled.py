@@ -432,11 +432,16 @@ def _sampled(runs: _Sampling, case: Case) -> SimpleNamespace:
     raise TraceError(f"{runs.trace.config.model_type}: {last}")
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #e94f12b6
-def _all_sampled(runs: _Sampling, cases, progress) -> None:
-    "Put every case in the trace, and the first block of those that work in blocks"
+def _all_sampled(runs: _Sampling, cases, progress, known=frozenset()) -> None:
+    """Put every case in the trace, and the first block of those that work in blocks.
+
+    known: the attributes of the config that are numbers; stops early where the code turned another one into a number.
+    """
     trace = runs.trace
     for case in cases:
         trace.recorders[case.name] = _sampled(runs, case)
+        if trace.symbols.lost() - known:
+            return
         runs.done.pop(case.name)
         if trace.forms[case.name].block and not case.region:
             short = replace(case, region="_short")
@@ -456,16 +461,16 @@ def sample_model(config, cases=None, progress=None, every_layer: bool = False) -
     cases: all that the model has, if not given. progress: called with each case done. every_layer: run all layers, for
     code that needs to know which one it is in, instead of one of each kind.
     """
-    make, cases = (lambda: build(copy.deepcopy(config))), cases or cases_of(config)
+    make, cases, numbers = (lambda: build(copy.deepcopy(config))), cases or cases_of(config), frozenset(integers(config))
     with KnownShapes(), torch.device("meta"), defaults(), constructor_arguments() as seen:
         runnable = Runnable(make()).warm_up() if every_layer else Runnable.kept(make)
         model = runnable.model
-        symbols = Symbols(config, frozenset(integers(config)))
+        symbols = Symbols(config, numbers)
         trace = ModelTrace(
             config, symbols, model, {}, seen, runnable.kinds, runnable.names, method="sampled", apart=runnable.apart
         )
         wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
-        _all_sampled(_Sampling(trace, runnable, wanted), cases, progress)
+        _all_sampled(_Sampling(trace, runnable, wanted), cases, progress, numbers)
     return trace
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #87a0f6c9
