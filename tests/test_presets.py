@@ -12,18 +12,37 @@ from lm_predictor.obtain.analyze import analyze
 
 FILES = sorted((shipped_directory() / "presets").glob("*.json"))
 PRESETS = presets()
-FIELDS = {"model", "aliases", "published_parameters", "published_text", "published_quantization", "source", "config"}
+FIELDS = {"model", "aliases", "published_parameters", "published_text", "published_quantization", "source", "config", "whole"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_file(path):
     "Every field is there, and nothing else; the file is named as its model"
     preset = json.loads(path.read_text())
-    assert FIELDS - {"published_text", "published_quantization"} <= set(preset) <= FIELDS
+    assert FIELDS - {"published_text", "published_quantization", "whole"} <= set(preset) <= FIELDS
     assert path.stem == preset["model"].replace("/", "--") and preset["model"].count("/") == 1
     assert type(preset["published_parameters"]) is int
     assert preset["source"].startswith("Hyperparameters: ") and " Parameter count: " in preset["source"]
     assert preset["config"]["model_type"] and preset["aliases"] and all(a == a.lower() for a in preset["aliases"])
+
+
+WHOLE = {  # parameters of the checkpoints whose count for the whole is named by their source
+    "Qwen/Qwen3-VL-8B-Instruct": 8767123696, "google/gemma-3-4b-it": 4300079472, "google/gemma-3-12b-it": 12187325040,
+    "google/gemma-3-27b-it": 27432406640, "meta-llama/Llama-4-Scout-17B-16E-Instruct": 108641793536,
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": 401583781376
+}
+
+
+@pytest.mark.parametrize("model", [m for m, p in PRESETS.items() if "whole" in p])
+def test_images_are_answered_by_name(model):
+    "What stands around the language model is in the preset, and its image part ships"
+    preset = PRESETS[model]
+    assert "text_config" not in preset["whole"] and isinstance(preset["whole"]["vision_config"], dict)
+    cost = analyze(model, trace=False)
+    whole = cost.at(images=1, image_size=(448, 672), seq_len=64)
+    assert whole.parameters == WHOLE.get(model, whole.parameters) > cost.at(seq_len=64).parameters
+    assert whole.workload.seq_len == 64 + whole.workload.image_tokens > 64 + 100
+    assert whole.totals.flops > cost.at(seq_len=whole.workload.seq_len).totals.flops
 
 
 def test_names_are_unique():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..cost.checkpoint.heads import extra_heads
-from ..models.sources.hub import also_here, is_preset
+from ..models.sources.hub import also_here, is_preset, with_parts
 from ..models.sources.loading import load_config
 from ..models.matching import left_to_class, symbol_values, unknown_names
 from ..models.parts import language_of
@@ -130,7 +130,7 @@ def _of_model(model: str | dict, db: Database, progress, trust_remote_code: bool
     if not isinstance(config.get("model_type"), str):
         raise ModelError("config has no model_type; a config of transformers names one, such as \"llama\"")
     check_numbers(config)
-    given, (config, alone, named) = config, language_of(config)
+    given, (config, alone, named) = with_parts(name, config) if isinstance(model, str) else config, language_of(config)
     told = ["; ".join(filter(None, parts)) for parts in ((here, alone, named), (here, named))]
     read_quantization(config)  # one that is not known is refused before anything is traced
     plain = lambda found, accelerated=str: _cost(name, config, found, db, told[0], accelerated)

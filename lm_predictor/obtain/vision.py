@@ -6,6 +6,7 @@
 __all__ = ['entries', 'misfit', 'whole_config', 'settings_of_images', 'trace_vision', 'takes_images', 'find_vision', 'image_part']
 
 # %% ../../nbs/obtain/06_vision.ipynb #e5ed497f
+import copy
 import hashlib
 import json
 
@@ -26,7 +27,7 @@ _ASIDE = ("_token_id", "_token_index", "_token", "_eps", "_size_per_tile")
 
 
 def _decides(name: str, value) -> bool:
-    if name.endswith(_ASIDE) or bookkeeping(name) or name in ("vocab_size", "generation_config"):
+    if name.endswith(_ASIDE) or name in ("vocab_size", "generation_config"):
         return False
     return isinstance(value, (bool, int, str)) or isinstance(value, (list, tuple)) and not any(
         isinstance(v, (float, dict)) for v in value)
@@ -37,7 +38,8 @@ def entries(config: dict, around: str = "") -> dict:
     found = {}
     for name, value in config.items():
         path = f"{around}{name}"
-        if not isinstance(name, str) or name in TEXT or any(part in name for part in _OTHERS):
+        aside = not isinstance(name, str) or name in TEXT or any(part in name for part in _OTHERS)
+        if aside or name != "model_type" and bookkeeping(name):
             continue
         if isinstance(value, dict):
             found |= entries(value, f"{path}.")
@@ -49,12 +51,16 @@ def entries(config: dict, around: str = "") -> dict:
 def misfit(record: VisionRecord, config: dict, width: int | None) -> str:
     "Why a record is of another image part than a config's, whose language model has a width; empty where it is of that"
     given = entries(config) | {"text_width": width}
+    if strange := next((p for p in given if p not in record.settings and p.rpartition(".")[2] != "model_type"), ""):
+        return f"{strange} is {given[strange]!r:.60}, an entry that the traced config does not have"
     for path, about in record.settings.items():
         value = given.get(path)
+        if value is None and about.get("other"):
+            continue
         if value is None:
             part = path.partition(".")[0]
             value = about["default"] if isinstance(config.get(part), dict) else about.get("absent", about["default"])
-        if value != about["value"]:
+        if value not in (about["value"], about.get("given", about["value"])):
             return f"{path} is {value!r:.60}, which is not what was traced: {about['value']!r:.60}"
     return ""
 
@@ -63,7 +69,8 @@ def whole_config(config: dict):
     "The transformers config of a model with parts; raises ModelError"
     from transformers import AutoConfig
     try:
-        return AutoConfig.for_model(**{k: v for k, v in config.items() if k != "auto_map"})
+        # classes write into the entries that they are given
+        return AutoConfig.for_model(**copy.deepcopy({k: v for k, v in config.items() if k != "auto_map"}))
     except Exception as e:  # config classes raise many kinds
         raise ModelError(f"config: {' '.join(str(e).split())[:300]}") from None
 
@@ -82,14 +89,37 @@ def _defaults(full) -> tuple[dict, dict]:
     return found[0] | {f"{n}.model_type": found[1].get(f"{n}.model_type") for n in parts}, found[1]
 
 
-def settings_of_images(full, width: int | None) -> dict:
-    "The settings of a record: path -> value, default of its class, and default where its part is absent"
-    given, absent = _defaults(full)
-    rows = {}
+def _unread(full) -> set[str]:
+    "The paths of the types of a config's parts that say nothing: the class of the whole knows the class of the part"
+    found = set()
+    for name, part in full.to_dict().items():
+        if isinstance(part, dict) and part.get("model_type") and name not in TEXT:
+            try:
+                other = whole_config({"model_type": full.model_type, name: {**part, "model_type": "of no class"}})
+                found |= {f"{name}.model_type"} if type(getattr(other, name)) is type(getattr(full, name)) else set()
+            except ModelError:
+                pass
+    return found
+
+
+def settings_of_images(full, width: int | None, config: dict | None = None) -> dict:
+    """The settings of a record: path -> value, default of its class, and default where its part is absent.
+
+    full: of transformers; config: what it was made from. Entries under names of its own ("other") count as well, and a
+    value of which the class makes another one is kept beside that ("given").
+    """
+    (given, absent), unread, rows = _defaults(full), _unread(full), {}
     for path, value in entries(full.to_dict()).items():
+        if path in unread:
+            continue
         rows[path] = {"value": value, "default": given.get(path)}
         if absent.get(path) != given.get(path):
             rows[path]["absent"] = absent.get(path)
+    for path, value in entries(config or {}).items():
+        if path in rows and rows[path]["value"] != value:
+            rows[path]["given"] = value
+        elif path not in rows and path not in unread:
+            rows[path] = {"value": value, "default": None, "other": True}
     return rows | {"text_width": {"value": width, "default": None}}
 
 # %% ../../nbs/obtain/06_vision.ipynb #a9008775
@@ -178,7 +208,7 @@ def trace_vision(config: dict, width: int | None) -> VisionRecord:
         full = whole_config(config)
         model, rule, graph, features, uncounted = _traced(full)
         compared, language = _compared(model, rule, graph), _language_parameters(config)
-        (count, held), settings = _weights(model, language), settings_of_images(full, width)
+        (count, held), settings = _weights(model, language), settings_of_images(full, width, config)
     digest = hashlib.sha256(json.dumps([{k: v["value"] for k, v in settings.items()}, rule], sort_keys=True).encode())
     packages = {p: importlib.metadata.version(p).split("+")[0] for p in ("torch", "transformers")}
     modules = tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls))

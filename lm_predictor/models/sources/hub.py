@@ -17,11 +17,11 @@ from ...records.storage.database import read_json, shipped_directory
 from ...records.storage.files import read_text
 
 # %% auto #0
-__all__ = ['presets', 'preset', 'is_preset', 'quiet', 'all_names', 'known_names', 'also_here']
+__all__ = ['presets', 'preset', 'with_parts', 'is_preset', 'quiet', 'all_names', 'known_names', 'also_here']
 
 # %% ../../../nbs/models/sources/00_hub.ipynb #07c0f3de
 def presets() -> dict[str, dict]:
-    "The presets by Hugging Face id: model, aliases, published_parameters, source, config"
+    "The presets by Hugging Face id: model, aliases, published_parameters, source, config, whole"
     found = [read_json(p) for p in sorted((shipped_directory() / "presets").glob("*.json"))]
     return {p["model"]: p for p in found}
 
@@ -51,6 +51,12 @@ def preset(name: str) -> dict:
     path = _preset_path(name)
     found = read_json(path) if path else {}
     return found if found.get("model") == name else {}  # some file systems know no case
+
+
+def with_parts(name: str, config: dict) -> dict:
+    "The config of a preset with the parts that it has beside its language model; of another model the given config"
+    whole = preset(name).get("whole")
+    return {**whole, "text_config": config} if whole else config
 
 
 def is_preset(config: dict) -> bool:
