@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..records.storage.files import model_id, model_paths
 from ..formula.language import parse
 from .config.attributes import flat
-from .config.kinds import layer_counts, layer_paths, shown_path
+from .config.kinds import entry_at, layer_counts, layer_paths, shown_path
 from .config.settings import bookkeeping, config_value, essence, setting
 from .config.validation import ModelError, check_numbers
 from ..records.storage.database import Database, DatabaseError, read_json
@@ -33,9 +33,11 @@ LEGACY_LAYER_TYPES = {  # of transformers.configuration_utils, which renames the
 def spelt(record: ModelRecord, config: dict) -> dict:
     "A config with the language model's entries at the top, each under the name that its class gives it"
     config, found = flat(config), {}
-    if isinstance(types := config.get("layer_types"), list):
-        config = config | {"layer_types": [LEGACY_LAYER_TYPES.get(t, t) if isinstance(t, str) else t for t in types]}
-    for name, value in config.items():
+    for name in {"layer_types", record.aliases.get("layer_types", "layer_types")}:
+        if isinstance(types := config.get(name), list):
+            config = config | {name: [LEGACY_LAYER_TYPES.get(t, t) if isinstance(t, str) else t for t in types]}
+    inner = {name: value for name in record.aliases if "." in name and (value := entry_at(config, name)) is not None}
+    for name, value in {**config, **inner}.items():
         target = record.aliases.get(name, name)
         if target != name and config.get(target, value) != value:
             raise ModelError(f"config: {name} {value!r} and {target} {config[target]!r} are two names of one entry")

@@ -101,7 +101,7 @@ def _unread(full) -> set[str]:
                 pass
     return found
 
-
+# %% ../../nbs/obtain/06_vision.ipynb #589370e9
 def settings_of_images(full, width: int | None, config: dict | None = None) -> dict:
     """The settings of a record: path -> value, default of its class, and default where its part is absent.
 

@@ -86,6 +86,7 @@ _LAYERS = {
         **dict.fromkeys(("default", "most"), {"type": ["integer", "null"]}),
         **dict.fromkeys(("labels", "places"), {"type": "array", "items": _TEXT}),
         **dict.fromkeys(("kinds", "sets"), {"type": "array", "items": {"type": "array"}}),
+        "derived": {"type": "boolean"},
         "columns": {
             "type": "array", "minItems": 1, "items": {
                 "type": "object", "required": ["name"], "additionalProperties": False,
@@ -93,7 +94,7 @@ _LAYERS = {
                     **dict.fromkeys(("name", "key"), {"type": "string"}), "default": {},
                     **dict.fromkeys(("unless", "words"), {"type": "object"}),
                     "usual": {"type": "array"},
-                    "by": {"enum": ["all", "first", "last", "every", "step", "among"]},
+                    "by": {"enum": ["all", "first", "last", "every", "step", "among", "each"]},
                     "values": {"type": "array", "minItems": 2, "maxItems": 2}
                 }
             }

@@ -10,8 +10,8 @@ from .settings import config_value
 from .validation import ModelError
 
 # %% auto #0
-__all__ = ['RULES', 'stated', 'kinds_of_layers', 'layers_by_kind', 'count_symbol', 'layer_counts', 'layer_label', 'layer_paths',
-           'shown_path']
+__all__ = ['RULES', 'entry_at', 'stated', 'kinds_of_layers', 'layers_by_kind', 'count_symbol', 'layer_counts', 'layer_label',
+           'layer_paths', 'shown_path']
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de05
 RULES = {  # how an entry of a config picks layers: by a layer's index, the entry, and how many layers there are
@@ -24,9 +24,28 @@ RULES = {  # how an entry of a config picks layers: by a layer's index, the entr
 }
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de82
+def entry_at(raw: dict, key: str):
+    "An entry of a config, or of a dictionary inside it where a dot parts the names; None without one"
+    for part in key.split("."):
+        raw = raw.get(part) if isinstance(raw, dict) else None
+    return raw
+
+
+def _each(given, column: dict, layers: int) -> list:
+    "What an entry that has a letter or a number for each layer says; raises ModelError"
+    if not isinstance(given, (str, list, tuple)) or len(given) != layers:
+        raise ModelError(f"config: {column['key']} must say something of each of {layers} layers, got {given!r:.60}")
+    rows = [str(int(v)) if isinstance(v, bool) else str(v) for v in given]
+    strange = next((v for v in rows if v not in column["words"]), None)
+    if strange is not None:
+        raise ModelError(f"config: {column['key']} has {strange!r:.20}; traced: {', '.join(column['words'])}")
+    return [column["words"][v] for v in rows]
+
+# %% ../../../nbs/models/config/03_kinds.ipynb #1453133b
 def stated(
     raw: dict,  # a config, each entry under the name that its class gives it
     # "name": an entry with one value per layer; without it by a rule: "by", its "key" and "default", the two "values";
+    # by "each" the key has a letter or number for each layer, and "words" say which value it stands for;
     # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these
     column: dict,
     layers: int,
@@ -40,7 +59,9 @@ def stated(
     for other, usual in column.get("unless", {}).items():
         if other in raw and raw[other] != usual:
             raise ModelError(f"config: {name} follows from {other}, which is not what was traced")
-    if "by" not in column:
+    if column.get("by") == "each" and entry_at(raw, column["key"]) is not None:
+        return _each(entry_at(raw, column["key"]), column, layers)
+    if column.get("by", "each") == "each":
         if len(column.get("usual", ())) == layers:
             return list(column["usual"])
         raise ModelError(f"config: {name} is not given for each layer")
@@ -50,9 +71,16 @@ def stated(
     return [column["values"][0 if RULES[column["by"]](i, entry, layers) else 1] for i in range(layers)]
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de0a
+def _many(raw: dict, layers: dict):
+    "How many layers a config has; where its class counts its list of them, as many as that has"
+    lists = [v for c in layers["columns"] for v in (raw.get(c["name"]), entry_at(raw, c.get("key", "")))]
+    long = [len(v) for v in lists if isinstance(v, (str, list))] if layers.get("derived") else []
+    return long[0] if long else config_value(raw, list(LAYERS), layers["default"])
+
+
 def kinds_of_layers(raw: dict, layers: dict) -> list[int]:
     "The kind of each layer of a config, by its number among those of a record; raises ModelError on another one"
-    many = config_value(raw, list(LAYERS), layers["default"])
+    many = _many(raw, layers)
     if type(many) is not int or many < 1:
         raise ModelError(f"config: the number of layers must be a positive integer, got {many!r}")
     if layers["most"] and many > layers["most"]:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from ...formula.language import parse_condition
 from ...models.config.attributes import WORKLOAD, filled, integers, text_config
 from ...models.config.kinds import layer_counts
 from ...records.cases import Case
@@ -18,8 +19,8 @@ from ...verification.compare import difference
 from ...verification.runs.numbers import BYTES, hold, workload_sizes
 
 # %% auto #0
-__all__ = ['record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'add_deal', 'judged',
-           'no_integer_to_blame', 'rung_below', 'attempts_of', 'attempt_row', 'traced_record']
+__all__ = ['record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'add_deal', 'in_one_block',
+           'judged', 'no_integer_to_blame', 'rung_below', 'attempts_of', 'attempt_row', 'traced_record']
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #d08bfa31
 def record_values(record: ModelRecord, config) -> dict:
@@ -129,6 +130,13 @@ def _record_of(trace, model_type: str) -> ModelRecord:
     return record
 
 
+def in_one_block(record: ModelRecord) -> str:
+    "A condition that keeps tokens within one block of the code, so that formulas hold for few; empty without one"
+    conditions = [parse_condition(a) for texts in record.case_assumptions.values() for a in texts]
+    tokens = (c for c in conditions if c.relation == "==" and c.names and c.names <= {"seq_len", "cache_len"})
+    return next((str(c) for c in tokens if c.left.op != "%"), "")
+
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #ba67d442
 def judged(attempt, config):
     "An Attempt that ran, with the record of its trace and what torch's counter says of it; another one as it is"
     from lm_predictor.tracing.recording.recorder import TraceError
@@ -142,6 +150,8 @@ def judged(attempt, config):
     values = record_values(record, config)
     if any(c.names <= set(values) and not c.holds(values) for c in record.conditions):
         return replace(attempt, error=TraceError(f"{config.model_type}: a size was fixed at the tracer's hint"))
+    if attempt.trace.method == "symbolic" and (short := in_one_block(record)):
+        return replace(attempt, error=TraceError(f"{config.model_type}: its formulas hold in one block alone: {short}"))
     return replace(attempt, record=record, outcome=against_counter(record, config, values))
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #74d9b8a1

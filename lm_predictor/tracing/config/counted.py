@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from ...models.config.attributes import LAYERS, SYMBOLIC, text_config
 from ...models.sources.hub import quiet
 from ...models.config.kinds import RULES, stated
 from ...models.config.settings import bookkeeping
-from .reads import consumed_keys, follows, plain
+from .reads import consumed_keys, follows, plain, words_of, written
 from ..runtime.building import build
 from ..runtime.layers import layer_count, layer_key, layer_lists, layers_name, per_layer
 
@@ -103,24 +104,34 @@ def _entries(pattern: Pattern, many: int, rng: random.Random) -> dict:
     "An entry drawn by chance for each rule of a pattern"
     found = {}
     for column in pattern.columns:
-        if (key := column.get("key")) and key not in found:
+        if (key := column.get("key")) and key not in found and column["by"] != "each":
             among = sorted(rng.sample(range(many), rng.randint(0, many)))
             found[key] = {"first": rng.randint(0, many), "among": among}.get(column["by"], rng.randint(1, 4))
     return found
 
 
+def _spelt(column: dict, values: list):
+    "The entry with a letter or number for each layer that stands for the values of a column"
+    letters = {str(v): k for k, v in reversed(column["words"].items())}
+    rows = [letters[str(v)] for v in values]
+    return [int(v) for v in rows] if all(v.isdigit() for v in column["words"]) else "".join(rows)
+
+# %% ../../../nbs/tracing/config/01_counted.ipynb #d6235c29
 def drawn_layers(pattern: Pattern, many: int, given: bool, rng: random.Random):
     "Entries of another config with so many layers, and the kind of each; None where chance finds no known kinds"
     rows, changes, found = pattern.rows, _entries(pattern, many, rng), []
     named = [given and bool(c["name"]) for c in pattern.columns]
-    fixed = {i: stated(changes, c | {"name": ""}, many) for i, c in enumerate(pattern.columns) if not named[i]}
+    each = [not named[i] and c.get("by") == "each" for i, c in enumerate(pattern.columns)]
+    ruled = [(i, c) for i, c in enumerate(pattern.columns) if not named[i] and not each[i]]
+    fixed = {i: stated(changes, c | {"name": ""}, many) for i, c in ruled}
     for layer in range(many):
         fitting = [k for k, row in enumerate(rows) if all(row[i] == values[layer] for i, values in fixed.items())]
         if not fitting:
             return None
         found.append(rng.choice(fitting))
     lists = {c["name"]: [rows[k][i] for k in found] if named[i] else None for i, c in enumerate(pattern.columns)}
-    return changes | {name: v for name, v in lists.items() if name}, found
+    spelt = {c["key"]: _spelt(c, [rows[k][i] for k in found]) for i, c in enumerate(pattern.columns) if each[i]}
+    return changes | spelt | {name: v for name, v in lists.items() if name}, found
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de10
 MANY = (3, 5, 7, 11)  # numbers of layers at which a pattern is tried
@@ -129,8 +140,12 @@ _TRIES = 40
 
 def _made(config, changes: dict, many: int):
     "A config like another one, with other entries and so many layers"
-    entries = {k: v for k, v in text_config(config).to_dict().items() if k not in changes}
-    return type(config)(**{**entries, **{k: v for k, v in changes.items() if v is not None}, layers_name(config): many})
+    entries, given = {k: v for k, v in text_config(config).to_dict().items() if k not in changes}, {}
+    for key, value in changes.items():
+        whole, _, part = key.partition(".")
+        if value is not None:
+            given[whole] = {**given.get(whole, {}), part: value} if part else value
+    return type(config)(**{**entries, **given, layers_name(config): many})
 
 
 def _holds(pattern: Pattern, many: int, given: bool, own: list, rng: random.Random) -> dict | None:
@@ -169,6 +184,27 @@ def _proven(pattern: Pattern, own: list) -> bool:
     return all(len(values) > 2 for values in seen.values())  # else the class takes no other number there
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de16
+def _spellings(config, name: str, values: list, made: list | None):
+    "Columns by entries with a letter or number for each layer, of which a class makes a list of its own"
+    cls, many = type(config), layer_count(config)
+    letters = sorted({*re.findall(r"""["']([^"'\s])["']""", written(cls))})
+    inside = [w for w in words_of(cls) if w not in (*LAYERS, name)]
+    keys = [k for k in consumed_keys(cls) if k != name]
+    for key in (*keys, *(f"{k}.{w}" for k in keys for w in inside)):
+        words = {}
+        for word in (*(letters if "." not in key else ()), 0, 1):
+            try:
+                other = _made(config, {key: word * many if isinstance(word, str) else [word] * many, name: None}, many)
+                said = per_layer(other, many).get(name) or ()
+            except Exception:  # a config class refuses in many ways
+                continue
+            if len(said) == many and len({*map(str, said)}) == 1:
+                words[str(word)] = said[0]
+        if {*map(str, values)} <= {*map(str, words.values())}:
+            usual = {"usual": made} if made else {}
+            yield {"name": name, "by": "each", "key": key, "words": words} | usual
+
+# %% ../../../nbs/tracing/config/01_counted.ipynb #0cb64c79
 def _columns_of(config, lists: dict, whole: dict, usual: dict):
     "For each list of a config with one value per layer, the columns that may state it: with a rule of its class first"
     many, cls = layer_count(config), type(text_config(config))
@@ -182,6 +218,8 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
             if key != name and key not in lists and (two := _ruled(values, by, entry)):
                 default = _default(key, by, entry, made, usual)
                 found.append(bare | {"by": by, "key": key, "default": default, "values": two})
+        if settable and len(set(map(str, values))) > 1:
+            found = [*_spellings(config, name, values, made), *found]
         yield [*found, *([bare | ({"usual": made} if made else {})] if settable else [])]
 
 
@@ -200,7 +238,8 @@ def _others(config, column: dict) -> dict:
     if not column["name"]:
         return {}
     rows = follows(type(config), column["name"], {})
-    return {"unless": {k: v for row in rows for k, v in row.items() if k not in (*LAYERS, column.get("key"))}}
+    own = (*LAYERS, column.get("key", "").partition(".")[0])
+    return {"unless": {k: v for row in rows for k, v in row.items() if k not in own}}
 
 
 def _stated(pattern: Pattern, own: list) -> dict:
@@ -213,6 +252,7 @@ def _stated(pattern: Pattern, own: list) -> dict:
         further = False
     return {
         "default": layer_count(type(config)()) or None, "most": None if further else many,
+        **({"derived": True} if isinstance(getattr(type(config), layers_name(config), None), property) else {}),
         "columns": [c | _others(config, c) for c in pattern.columns], "kinds": [list(row) for row in pattern.rows]
     }
 

@@ -26,7 +26,8 @@ from ..recording.patches import patched
 from ..recording.shapes import KnownShapes
 
 # %% auto #0
-__all__ = ['WatchedFloat', 'consumed_keys', 'class_keys', 'plain', 'follows', 'Reads', 'config_reads', 'settings_of']
+__all__ = ['WatchedFloat', 'written', 'consumed_keys', 'words_of', 'inner_names', 'class_keys', 'plain', 'follows', 'Reads',
+           'config_reads', 'settings_of']
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #6f699d1c
 _OTHERS = (  # who reads a config for other ends than the forward
@@ -82,12 +83,12 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
 WatchedFloat.__hash__ = float.__hash__
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #2c7dc484
-def _written(config_class) -> str:
+def written(config_class) -> str:
     "The text of the methods of a config class, without those that all classes share"
     from transformers import PreTrainedConfig
     texts = []
     for cls in itertools.takewhile(lambda c: c is not PreTrainedConfig, config_class.__mro__):
-        for member in filter(inspect.isfunction, vars(cls).values()):
+        for member in filter(inspect.isfunction, (getattr(m, "__func__", m) for m in vars(cls).values())):
             try:
                 texts.append(inspect.getsource(member))
             except (OSError, TypeError):  # a method that dataclasses made
@@ -97,10 +98,33 @@ def _written(config_class) -> str:
 
 def consumed_keys(config_class) -> tuple[str, ...]:
     "Entries that the constructor of a config class takes though they are no attributes of it: older spellings"
-    found = re.findall(r"kwargs\.(?:pop|get|setdefault)\(\s*[\"'](\w+)[\"']", _written(config_class))
+    found = re.findall(r"kwargs\.(?:pop|get|setdefault)\(\s*[\"'](\w+)[\"']", written(config_class))
     return tuple(sorted(n for n in {*found} if not bookkeeping(n)))
 
+# %% ../../../nbs/tracing/config/00_reads.ipynb #bd1e3f89
+def words_of(config_class) -> list[str]:
+    "Words in quotes in the methods of a config class: names of entries may be among them"
+    return sorted({*re.findall(r"""["'](\w{3,})["']""", written(config_class))})
 
+
+def inner_names(config_class) -> dict[str, str]:
+    "Entries of dictionaries that a config class takes, `dictionary.entry`, each with the attribute that it becomes"
+    def numbers(**entries):
+        "The numbers that a class keeps; a class refuses in many ways, and a few cannot be built without arguments"
+        try:
+            return {k: v for k, v in vars(config_class(**entries)).items() if type(v) is int}
+        except Exception:
+            return {}
+
+    found, words = {}, words_of(config_class)
+    for key, word in ((k, w) for k in consumed_keys(config_class) if numbers(**{k: {}}) for w in words):
+        usual, made = (numbers(**{key: {word: n}}) for n in (41, 43))
+        changed = [k for k in made if made[k] != usual.get(k)]
+        if len(changed) == 1 and (usual[changed[0]], made[changed[0]]) == (41, 43):
+            found[f"{key}.{word}"] = changed[0]
+    return found
+
+# %% ../../../nbs/tracing/config/00_reads.ipynb #c6029c0d
 def class_keys(config_class) -> tuple[str, ...]:
     "The entries that a config class knows, beyond those that all classes of transformers know"
     from transformers import PreTrainedConfig
@@ -145,8 +169,8 @@ def _trials(config_class) -> tuple:
         except Exception:  # a few config classes cannot be built without arguments
             return {}, []
         keys = {k: usual.get(k) for k in sorted({*usual, *consumed_keys(config_class)}) if not bookkeeping(k)}
-        written = _written(config_class)
-        asked = [k for k in keys if re.search(rf"\b{k}\b", written)]
+        text = written(config_class)
+        asked = [k for k in keys if re.search(rf"\b{k}\b", text)]
         changes = [{k: new} for k, value in keys.items() for new in _others(value)]
         for a, b in itertools.combinations(asked, 2):
             changes += [{a: x, b: y} for x in _others(keys[a]) for y in _others(keys[b])]

@@ -30,7 +30,7 @@ from ..runtime.layers import layer_count, layers_name
 from ..runtime.masks import kept_pairs, pairs_formula
 from ..runtime.quirks import Need, quirk
 from ..recording.recorder import Call, Op, Recorder, TraceError, distinct, shown_file, statement_at
-from ..config.reads import class_keys, settings_of
+from ..config.reads import class_keys, inner_names, settings_of
 from ..roads.symbolic import Form, ModelTrace
 from ...records.cases import Case
 
@@ -414,6 +414,7 @@ def model_record(trace: ModelTrace) -> ModelRecord:
         assumptions, count, size_bytes, modules, uncounted, (*notes, *_notes_of(trace)),
         {name: graph_of(r, write, pairs) for name, r in recorders.items()},
         {name: own for name in recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write),
-        trace.method, aliases=dict(getattr(text_config(config), "attribute_map", {})),
+        trace.method,
+        aliases=dict(getattr(text_config(config), "attribute_map", {})) | inner_names(type(text_config(config))),
         keys=class_keys(type(text_config(config))), layers=trace.layers
     )

@@ -20,7 +20,7 @@ from ..runtime.forward import Runnable
 from ..recording.recorder import TraceError
 from ..recording.shapes import KnownShapes
 from .sampled import _Sampling, _all_sampled
-from .symbolic import Attempt, ModelTrace, Rung, _begun, cases_of
+from .symbolic import Attempt, ModelTrace, Rung, begun, cases_of
 from ..recording.symbols import SymbolicShapes, Symbols
 
 # %% auto #0
@@ -48,7 +48,7 @@ def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, a
         if runnable.share:
             raise TraceError(f"{config.model_type}: its code looks at values, which are numbers")
         if not runnable.retyped or apart:
-            trace = replace(_begun(config, symbols, model, seen, runnable), method="sampled")
+            trace = replace(begun(config, symbols, model, seen, runnable), method="sampled")
             wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
             _all_sampled(_Sampling(trace, runnable, wanted), cases, progress, concrete)
             return trace

@@ -23,7 +23,7 @@ from ..recording.recorder import Call, Op, Storage, TraceError
 from ..recording.shapes import KnownShapes
 from ...records.cases import Case
 from lm_predictor.tracing.roads.symbolic import (
-    Form, ModelTrace, Rung, cases_of, compression, copied, given_by, with_all_logits
+    Form, ModelTrace, Rung, begun, cases_of, compression, copied, given_by, with_all_logits
 )
 from ..recording.symbols import Symbols, size_symbol
 
@@ -433,10 +433,7 @@ def _sampled(runs: _Sampling, case: Case) -> SimpleNamespace:
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #e94f12b6
 def _all_sampled(runs: _Sampling, cases, progress, known=frozenset()) -> None:
-    """Put every case in the trace, and the first block of those that work in blocks.
-
-    known: the attributes of the config that are numbers; stops early where the code turned another one into a number.
-    """
+    "Put every case in the trace, and the first block of those in blocks, until code needs more numbers than `known`"
     trace = runs.trace
     for case in cases:
         trace.recorders[case.name] = _sampled(runs, case)
@@ -461,14 +458,12 @@ def sample_model(config, cases=None, progress=None, every_layer: bool = False) -
     cases: all that the model has, if not given. progress: called with each case done. every_layer: run all layers, for
     code that needs to know which one it is in, instead of one of each kind.
     """
-    make, cases, numbers = (lambda: build(copy.deepcopy(config))), cases or cases_of(config), frozenset(integers(config))
+    make, cases = (lambda: build(copy.deepcopy(config))), cases or cases_of(config)
     with KnownShapes(), torch.device("meta"), defaults(), constructor_arguments() as seen:
         runnable = Runnable(make()).warm_up() if every_layer else Runnable.kept(make)
         model = runnable.model
-        symbols = Symbols(config, numbers)
-        trace = ModelTrace(
-            config, symbols, model, {}, seen, runnable.kinds, runnable.names, method="sampled", apart=runnable.apart
-        )
+        symbols = Symbols(config, numbers := frozenset(integers(config)))
+        trace = replace(begun(config, symbols, model, seen, runnable, counted=not every_layer), method="sampled")
         wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
         _all_sampled(_Sampling(trace, runnable, wanted), cases, progress, numbers)
     return trace

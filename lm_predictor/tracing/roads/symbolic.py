@@ -36,9 +36,9 @@ from ..recording.symbols import SymbolicShapes, Symbols
 
 # %% auto #0
 __all__ = ['MOST_GUARDS', 'ALL_SYMBOLIC', 'FORCED', 'MISLED', 'WIDTH', 'WORKLOAD_ONLY', 'UNFOLDED', 'Form', 'ModelTrace',
-           'compression', 'windows', 'cases_of', 'given_by', 'copied', 'with_all_logits', 'Rung', 'symbolic_rung',
-           'unfolded_rung', 'Attempt', 'place_of', 'forced_at', 'attempted', 'descend', 'below_on_symbols',
-           'trace_model']
+           'compression', 'windows', 'cases_of', 'given_by', 'copied', 'with_all_logits', 'begun', 'Rung',
+           'symbolic_rung', 'unfolded_rung', 'Attempt', 'place_of', 'forced_at', 'attempted', 'descend',
+           'below_on_symbols', 'trace_model']
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #9c536fa7
 @dataclass(frozen=True)
@@ -121,6 +121,9 @@ def windows(config) -> list[int]:
         int(layer.sliding_window) for layer in layers if getattr(layer, "sliding_window", None)
     }, compression(config)
     picked = {config.index_topk * rates[0] + 1} if rates and hasattr(config, "index_topk") else set()
+    sparse = any("sparse" in str(kind) for kind in getattr(config, "layer_types", None) or ())
+    if sparse and hasattr(config, "index_topk_blocks"):  # blocks of keys are picked
+        picked |= {config.index_topk_blocks * config.index_block_size + 1}
     return sorted({n for n in kept if n > max(rates, default=0)} | picked)
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #c04c2114
@@ -272,9 +275,9 @@ class _SymbolicRuns:
                 progress(case)
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #d51c3e90
-def _begun(config, symbols: Symbols, model, seen: dict, runnable: Runnable) -> ModelTrace:
+def begun(config, symbols: Symbols, model, seen: dict, runnable: Runnable, counted: bool = True) -> ModelTrace:
     "A trace without runs; its kept layers stand for as many as there are of their kind, where a config says how many"
-    mixed, names = len(runnable.kinds) > 1 and not runnable.apart, runnable.names
+    mixed, names = counted and len(runnable.kinds) > 1 and not runnable.apart, runnable.names
     layers = counted_layers(config, runnable.kinds, names) if mixed else {}
     if layers:
         names = {path: (shown, count_symbol(int(path.rpartition(".")[2]))) for path, (shown, _) in names.items()}
@@ -300,7 +303,7 @@ def _trace_cases(config, concrete, cases, progress, apart=False) -> ModelTrace:
         held.enter_context(symbolic_selection(model))
         held.enter_context(symbolic_integers(*map(type, model.modules())))
         runnable = Runnable(model, apart)
-        trace = _begun(config, symbols, model, seen, runnable)
+        trace = begun(config, symbols, model, seen, runnable)
         with contextlib.suppress(_Again):  # the symbols tell what was lost
             _SymbolicRuns(trace, runnable, watch).all(cases, progress)
     if runnable.retyped and apart is False:
