@@ -190,6 +190,9 @@ class _With:
     def get(self, name: str, by: str = "", model: str = "") -> Analysis:
         return self._analysis if name == self._analysis.class_name else self._db.get(name, by, model)
 
+    def cases(self, model: str) -> dict:
+        return self._db.cases(model)
+
     def __contains__(self, name: str) -> bool:
         return name == self._analysis.class_name or name in self._db
 

@@ -5,6 +5,7 @@
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #c1d1510f
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,11 +17,12 @@ from ...records.cases import Case
 from ...records.model import ModelRecord
 from ...verification.arrangements import with_arrangements
 from ...verification.compare import difference
-from ...verification.runs.numbers import BYTES, hold, workload_sizes
+from ...verification.runs.numbers import BYTES, config_sizes, hold, workload_sizes
 
 # %% auto #0
 __all__ = ['record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'add_deal', 'in_one_block',
-           'judged', 'no_integer_to_blame', 'rung_below', 'attempts_of', 'attempt_row', 'traced_record']
+           'against_numbers', 'judged', 'no_integer_to_blame', 'rung_below', 'attempts_of', 'attempt_row',
+           'traced_record']
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #d08bfa31
 def record_values(record: ModelRecord, config) -> dict:
@@ -137,9 +139,30 @@ def in_one_block(record: ModelRecord) -> str:
     return next((str(c) for c in tokens if c.left.op != "%"), "")
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #ba67d442
+def against_numbers(record: ModelRecord, config, values: dict) -> str:
+    """What a run with numbers has that a record has not, or the other way round; empty when they are equal.
+
+    config: of transformers; values: its numbers by symbol. Others are drawn, these are for code that refuses those.
+    """
+    from lm_predictor.verification.runs.reference_run import Twin
+    rng, twin = random.Random(0), None
+    for numbers in (config_sizes(record, values, rng), values):
+        with contextlib.suppress(Exception):  # a class refuses sizes in many ways
+            twin = twin or Twin(record, config, numbers)
+    for case in (c for c in record.cases if not Case.parse(c).all_logits):  # the layers of the two do the same
+        sizes = workload_sizes(record, case, twin.values, rng, (2, 9)) if twin else None
+        if sizes is None:
+            return f"{case}: no run was found"
+        ours = record.graph(case).at(twin.values | BYTES | sizes)
+        if found := difference(ours, twin.run(case, sizes)[1].graph):
+            return f"{case}: {found}"
+    return ""
+
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #ecdafed0
 def judged(attempt, config):
     "An Attempt that ran, with the record of its trace and what torch's counter says of it; another one as it is"
     from lm_predictor.tracing.recording.recorder import TraceError
+    from lm_predictor.tracing.roads.on_symbols import ON_SYMBOLS
     from lm_predictor.verification.runs.counter import against_counter
     if not attempt.stands:
         return attempt
@@ -152,6 +175,9 @@ def judged(attempt, config):
         return replace(attempt, error=TraceError(f"{config.model_type}: a size was fixed at the tracer's hint"))
     if attempt.trace.method == "symbolic" and (short := in_one_block(record)):
         return replace(attempt, error=TraceError(f"{config.model_type}: its formulas hold in one block alone: {short}"))
+    # layouts decide whether a tensor is copied, and symbols do not know them as numbers do
+    if attempt.rung.name == ON_SYMBOLS and (found := against_numbers(record, config, values)):
+        return replace(attempt, error=TraceError(f"{config.model_type}: a run with numbers does not agree: {found}"))
     return replace(attempt, record=record, outcome=against_counter(record, config, values))
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #74d9b8a1

@@ -161,9 +161,10 @@ def _padded(x, pad, *args, **kwargs):
     return x.new_empty(shape)
 
 
-SHAPES = {  # operator -> function that makes a tensor of the right shape
+SHAPES = {  # operator -> function that makes a tensor of the right shape and strides
     "aten::constant_pad_nd": _padded,
-    "aten::linalg_solve_triangular": lambda a, b, **kwargs: b.new_empty(b.shape),
+    # column by column, as torch's is
+    "aten::linalg_solve_triangular": lambda a, b, **kwargs: b.new_empty((*b.shape[:-2], b.shape[-1], b.shape[-2])).mT,
     "aten::baddbmm": lambda x, a, b, **kwargs: a.new_empty((a.shape[0], a.shape[1], b.shape[2])),
 }
 

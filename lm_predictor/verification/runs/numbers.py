@@ -87,6 +87,17 @@ def limits(conditions) -> dict:
             found[str(c.left)] = low, high
     return found
 
+# %% ../../../nbs/verification/runs/00_numbers.ipynb #5d02aa17
+def _related(sizes: dict, conditions: list, rng: random.Random) -> dict:
+    "Sizes of which one is made a multiple of another one, or equal to it, where conditions ask for that"
+    for c in (c for c in conditions if c.relation == "==" and c.names <= sizes.keys() and not c.holds(sizes)):
+        if c.left.op == "%" and all(a.op == "name" for a in c.left.args) and not c.right.names:
+            many, few = map(str, c.left.args)
+            sizes = sizes | {many: sizes[few] * rng.randrange(2, 5)}
+        elif c.left.op == c.right.op == "name":
+            sizes = sizes | {str(c.left): sizes[str(c.right)]}
+    return sizes
+
 # %% ../../../nbs/verification/runs/00_numbers.ipynb #54e914e9
 def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
     "Random sizes for the symbols of a record, multiples of `step` where that is usual, `much` times larger"
@@ -117,7 +128,7 @@ def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
         elif name in sizes and sizes[name] < low:
             sizes[name] += -(-low // step) * step
     sizes |= {"num_layers": rng.randrange(2, 200)} if much > 1 else {}
-    return {n: v for n, v in sorted(sizes.items()) if n in record.symbols}
+    return {n: v for n, v in sorted(_related(sizes, record.conditions, rng).items()) if n in record.symbols}
 
 # %% ../../../nbs/verification/runs/00_numbers.ipynb #4402dda2
 def config_sizes(
