@@ -216,7 +216,7 @@ def _check_sizes(analysis: Analysis, numbers: dict, at: _Expansion) -> None:
     if broken:
         raise ExpandError(broken.removesuffix("; "))
 
-
+# %% ../../../nbs/cost/tree/00_expand.ipynb #8cf9fcb1
 def _other_case(cases: dict, name: str, numbers: dict) -> str:
     "The case of the same kind of run, in another region, whose conditions hold; empty without any"
     for other in (c.name for c in Case.parse(name).everywhere if c.name in cases):
@@ -242,6 +242,7 @@ def expand(
     arguments: dict | None = None,  # parameter -> formula or number; what is not given stays a symbol
     case: str = "extend",  # which way of running the model (records.cases.CASE_NAMES)
     model: str = "",  # id of the model record whose variant of each class to take
+    checked: bool = True,  # refuse sizes that the conditions of the case rule out in every model of the class
 ) -> tuple[Kernel, ...]:
     """The kernels of a class with all references expanded into nested sub_kernels; equal calls share theirs.
 
@@ -262,7 +263,9 @@ def expand(
             f"{', '.join(sorted(set(names) - AMBIENT))})"
         )
     Case.parse(case).check(_numbers(given) | {n: str(f) for n, f in given.items() if f.names and str(f) != n})
-    _check_sizes(analysis, _numbers(given), at := _Expansion(case, model, db))
+    at = _Expansion(case, model, db)
+    if checked:
+        _check_sizes(analysis, _numbers(given), at)
     return _expand(analysis, names | given, at)
 
 # %% ../../../nbs/cost/tree/00_expand.ipynb #c0d37398

@@ -85,7 +85,8 @@ def called(name: str, db: Database | None = None, model: str = "", **values) -> 
     widths = {n: Fraction(given.pop(n, 2)) for n in AMBIENT}
     used = {n: v for n, v in given.items() if n in analysis.names() or known[n].default is not None}
     case = Case.of(*(given.get(n, 0) for n in ("batch_size", "seq_len", "cache_len")))
-    return Call(analysis, case, used, widths, expand(analysis.class_name, db, used, case.name, model))
+    kernels = expand(analysis.class_name, db, used, case.name, model, checked=False)  # a class is called at any sizes
+    return Call(analysis, case, used, widths, kernels)
 
 # %% ../../../nbs/cost/tree/01_registry.ipynb #227b722c
 def compute(name: str, db: Database | None = None, model: str = "", **values) -> Cost:

@@ -163,6 +163,7 @@ def judged(attempt, config):
     "An Attempt that ran, with the record of its trace and what torch's counter says of it; another one as it is"
     from lm_predictor.tracing.recording.recorder import TraceError
     from lm_predictor.tracing.roads.on_symbols import ON_SYMBOLS
+    from lm_predictor.tracing.roads.sampled import RUNS
     from lm_predictor.verification.runs.counter import against_counter
     if not attempt.stands:
         return attempt
@@ -176,7 +177,8 @@ def judged(attempt, config):
     if attempt.trace.method == "symbolic" and (short := in_one_block(record)):
         return replace(attempt, error=TraceError(f"{config.model_type}: its formulas hold in one block alone: {short}"))
     # layouts decide whether a tensor is copied, and symbols do not know them as numbers do
-    if attempt.rung.name == ON_SYMBOLS and (found := against_numbers(record, config, values)):
+    held = attempt.rung.name == ON_SYMBOLS or attempt.rung.name == RUNS.name and record.layers
+    if held and (found := against_numbers(record, config, values)):
         return replace(attempt, error=TraceError(f"{config.model_type}: a run with numbers does not agree: {found}"))
     return replace(attempt, record=record, outcome=against_counter(record, config, values))
 

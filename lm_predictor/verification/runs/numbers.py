@@ -89,13 +89,11 @@ def limits(conditions) -> dict:
 
 # %% ../../../nbs/verification/runs/00_numbers.ipynb #5d02aa17
 def _related(sizes: dict, conditions: list, rng: random.Random) -> dict:
-    "Sizes of which one is made a multiple of another one, or equal to it, where conditions ask for that"
+    "Sizes of which one is made a multiple of another one, where conditions ask for that"
     for c in (c for c in conditions if c.relation == "==" and c.names <= sizes.keys() and not c.holds(sizes)):
         if c.left.op == "%" and all(a.op == "name" for a in c.left.args) and not c.right.names:
             many, few = map(str, c.left.args)
             sizes = sizes | {many: sizes[few] * rng.randrange(2, 5)}
-        elif c.left.op == c.right.op == "name":
-            sizes = sizes | {str(c.left): sizes[str(c.right)]}
     return sizes
 
 # %% ../../../nbs/verification/runs/00_numbers.ipynb #54e914e9

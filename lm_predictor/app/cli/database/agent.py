@@ -204,7 +204,9 @@ def _comparable(agent, variants: list, case: str, settings: list) -> tuple[dict,
     names, (given, fixed) = agent.names().union(*(v.names() for v in variants)), numbers_of(case, settings)
     for name, value in given.items():
         if name not in names:
-            raise UsageError(f"--set {name}: neither analysis has it; they have {', '.join(sorted(names))}")
+            some, more = sorted(names)[:12], len(names) - 12
+            they_have = f"{', '.join(some)}{f' and {more} more' if more > 0 else ''}"
+            raise UsageError(f"--set {name}: neither analysis has it; they have {they_have}")
         if not value.isdigit():
             raise UsageError(f"--set {name}: a comparison takes a whole number, got {value!r}")
     return given, fixed
