@@ -17,8 +17,8 @@ from .cases import CASE_NAMES, Case
 from .graph import Graph, check_graph, check_names, graph_from_json, graph_to_json
 
 # %% auto #0
-__all__ = ['RECORD_SCHEMA', 'broken_rule', 'moved', 'RecordError', 'Cases', 'ModelRecord', 'record_to_json', 'record_from_json',
-           'check_record']
+__all__ = ['RECORD_SCHEMA', 'broken_rule', 'moved', 'nearest', 'RecordError', 'Cases', 'ModelRecord', 'record_to_json',
+           'record_from_json', 'check_record']
 
 # %% ../../nbs/records/03_model.ipynb #ce07cd29
 def _row(*fields) -> dict:
@@ -187,6 +187,14 @@ def moved(conditions, sizes: dict, down: bool = False) -> dict:
             sizes[name] += -over if down else -over % c.left.args[1].evaluate({})
     return sizes
 
+
+def nearest(conditions, values: dict, down: bool = False) -> dict:
+    "The tokens and sequences of the next workload that conditions allow, where they are others; empty without one"
+    sizes = moved(conditions, values, down)
+    if not all(c.holds(sizes) for c in conditions if c.names <= sizes.keys()):
+        return {}
+    return {n: sizes[n] for n in ("batch_size", "seq_len", "cache_len") if sizes.get(n) != values.get(n)}
+
 # %% ../../nbs/records/03_model.ipynb #e2f7ccf9
 def _full_context(c: Condition) -> bool:
     "Whether a condition only says that a workload's tokens do not fill all positions of a model"
@@ -338,14 +346,11 @@ class ModelRecord:
         "The nearest sizes that a case of a phase allows, below a workload's and above, as text; empty without any"
         found = {}
         for case, down in itertools.product((c.name for c in base.everywhere if c.name in self.cases), (True, False)):
-            conditions = self.conditions_of(case)
-            sizes = moved(conditions, values, down)
-            by = {
-                n: sizes[n] - values[n] for n in ("batch_size", "seq_len", "cache_len") if sizes.get(n) != values.get(n)
-            }
-            if by and all(c.holds(sizes) for c in conditions if c.names <= set(sizes)):
-                found.setdefault(min(by.values()) < 0, []).append(
-                    (sum(map(abs, by.values())), ", ".join(f"{n}={sizes[n]}" for n in by))
+            sizes = nearest(self.conditions_of(case), values, down)
+            by = [n - values[name] for name, n in sizes.items()]
+            if by:
+                found.setdefault(min(by) < 0, []).append(
+                    (sum(map(abs, by)), ", ".join(f"{name}={n}" for name, n in sizes.items()))
                 )
         return " or ".join(min(found[below])[1] for below in (True, False) if below in found)
 

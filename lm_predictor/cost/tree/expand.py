@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from ...formula.tree import Formula, FormulaError, Reference
 from ...formula.language import parse, parse_condition, split_references, total
 from ...records.cases import Case
-from ...records.model import moved
+from ...records.model import nearest
 from ...records.analysis import AMBIENT, Analysis, Cost, Kernel
 
 # %% auto #0
@@ -228,12 +228,9 @@ def _other_case(cases: dict, name: str, numbers: dict) -> str:
 
 def _nearest(conditions: list, numbers: dict) -> str:
     "The nearest sizes below and above that conditions allow, as text; empty without any"
-    found = []
-    for down in (True, False):
-        sizes = moved(conditions, numbers, down)
-        if all(c.holds(sizes) for c in conditions if c.names <= sizes.keys()):
-            found.append(", ".join(f"{n}={sizes[n]}" for n in sorted(sizes) if sizes[n] != numbers[n]))
-    return f"nearest: {' or '.join(dict.fromkeys(found))}" if found else ""
+    found = (nearest(conditions, numbers, down) for down in (True, False))
+    texts = dict.fromkeys(", ".join(f"{name}={n}" for name, n in sizes.items()) for sizes in found if sizes)
+    return f"nearest: {' or '.join(texts)}" if texts else ""
 
 # %% ../../../nbs/cost/tree/00_expand.ipynb #865fdabd
 def expand(

@@ -217,20 +217,22 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
         for by, key, entry in _candidates(config, whole, many):
             if key != name and key not in lists and (two := _ruled(values, by, entry)):
                 default = _default(key, by, entry, made, usual)
-                found.append(bare | {"by": by, "key": key, "default": default, "values": two})
+                if default is not None or key in whole:  # else the config itself says nothing by this rule
+                    found.append(bare | {"by": by, "key": key, "default": default, "values": two})
         if settable and len(set(map(str, values))) > 1:
             found = [*_spellings(config, name, values, made), *found]
         yield [*found, *([bare | ({"usual": made} if made else {})] if settable else [])]
 
 
 def _beside(config, whole: dict, lists: dict, usual: dict, many: int):
-    "Columns that no list states: the layers that an entry picks"
-    yield ()
+    "Columns that no list states: the layers that an entry picks; last those by entries that a class has no number for"
+    found = []
     for by, key, entry in _candidates(config, whole, many):
         known = key not in lists and (not key or key in whole)
         if known and len({RULES[by](i, entry, many) for i in range(many)}) == 2:
             default = _default(key, by, entry, None, usual)
-            yield ({"name": "", "by": by, "key": key, "default": default, "values": [True, False]},)
+            found.append({"name": "", "by": by, "key": key, "default": default, "values": [True, False]})
+    return [(), *((column,) for column in sorted(found, key=lambda column: column["default"] is None))]
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de17
 def _others(config, column: dict) -> dict:

@@ -463,7 +463,7 @@ def sample_model(config, cases=None, progress=None, every_layer: bool = False) -
         runnable = Runnable(make()).warm_up() if every_layer else Runnable.kept(make)
         model = runnable.model
         symbols = Symbols(config, numbers := frozenset(integers(config)))
-        trace = replace(begun(config, symbols, model, seen, runnable, counted=False), method="sampled")
+        trace = replace(begun(config, symbols, model, seen, runnable, counted=not every_layer), method="sampled")
         wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
         _all_sampled(_Sampling(trace, runnable, wanted), cases, progress, numbers)
     return trace
