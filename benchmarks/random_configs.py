@@ -179,7 +179,8 @@ def row(kind: str, base: dict, rng: random.Random, db: Database) -> Row | None:
     "A config that transformers builds, and what the shipped records say of it; None where none was drawn"
     from lm_predictor.models.sources.loading import full_config
     for _ in range(TRIES):
-        config = drawn(base, rng)
+        inner = base.get("text_config")  # of a class that has images too
+        config = {"model_type": kind, "text_config": drawn(inner, rng)} if isinstance(inner, dict) else drawn(base, rng)
         try:
             parameters, flops = counts(full_config(config))
             break

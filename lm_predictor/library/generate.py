@@ -26,7 +26,7 @@ from ..records.cases import CASES
 from ..records.storage.database import Database
 
 # %% auto #0
-__all__ = ['LANGUAGES', 'model_units', 'files_of', 'is_class', 'generate']
+__all__ = ['LANGUAGES', 'model_units', 'class_units', 'files_of', 'is_class', 'generate']
 
 # %% ../../nbs/library/00_generate.ipynb #e9f23fce
 _WORKLOAD = {"batch_size": "sequences processed at once", "seq_len": "new tokens per sequence",
@@ -48,23 +48,30 @@ def model_units(
         if n not in {a.name for a in root.arguments}}
     arguments = tuple(sorted(known.values(), key=lambda a: a.default is not None))
     named = {n: v for n, v in values.items() if n in known}
-    root = replace(root, arguments=arguments, cases=_cases(record, set(known), values))
+    fixed = {n: v for n, v in values.items() if n not in known}
+    conditions = {case: [c.substitute(fixed) for c in record.conditions_of(case)] for case in record.cases}
+    root = replace(root, arguments=arguments, cases=_cases(conditions, set(known)))
     return [*units, root], named
 
 # %% ../../nbs/library/00_generate.ipynb #70807aa2
-def _cases(record, known: set, values: dict) -> tuple:
-    "Each case without a region -> the cases of its regions and what these assume of sizes"
-    def conditions(case: str) -> tuple:
-        fixed = {n: v for n, v in values.items() if n not in known}
-        found = (c.substitute(fixed) for c in record.conditions_of(case))
-        return tuple(c for c in found if c.names <= known and c.names)
+def _cases(conditions: dict, known: set, bases=CASES) -> tuple:
+    """Each case without a region -> the cases of its regions and what these assume of sizes.
 
-    found = []
-    for base in CASES:
-        regions = tuple((c.name, conditions(c.name)) for c in base.everywhere if c.name in record.cases)
-        if regions:
-            found.append((base.name, regions))
-    return tuple(found)
+    conditions: those of each case; known: the sizes that a program is given.
+    """
+    asked = {case: tuple(c for c in rows if c.names and c.names <= known) for case, rows in conditions.items()}
+    found = ((b.name, tuple((c.name, asked[c.name]) for c in b.everywhere if c.name in asked)) for b in bases)
+    return tuple((name, regions) for name, regions in found if regions)
+
+
+def class_units(name: str, db: Database, model: str = "") -> list[Unit]:
+    "The units of a class, which says itself in which region of its case the sizes of a call lie"
+    *units, root = units_of(name, db, model)
+    of = model or next(iter(db.get(root.class_name).variants[0].models), "")
+    conditions = {case: [parse_condition(c) for c in rows] for case, rows in db.cases(of).items()}
+    cases = _cases(conditions, {a.name for a in root.arguments}, [c for c in CASES if not c.all_logits])
+    asks = any(rows for _, regions in cases for _, rows in regions)
+    return [*units, replace(root, cases=cases if asks else ())]
 
 # %% ../../nbs/library/00_generate.ipynb #33a61395
 LANGUAGES = {"python": python_package, "c": c_package, "javascript": javascript_package, "latex": latex_package,
@@ -89,7 +96,7 @@ def files_of(
     "The files of a program"
     write, db = LANGUAGES[_checked(language)], db or Database()
     if isinstance(target, str) and is_class(target, db):
-        return write(units_of(target, db, model))
+        return write(class_units(target, db, model))
     return write(*model_units(target, db, trust_remote_code))
 
 

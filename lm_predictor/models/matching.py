@@ -135,11 +135,18 @@ def _follower(raw: dict, name: str, about: dict, settings: dict) -> str:
     return ""
 
 # %% ../../nbs/models/00_matching.ipynb #5e771c12
+def _instead(raw: dict, name: str, about: dict) -> bool:
+    "Whether a config gives what its class would make of a setting, which it then does not look at"
+    made, below = about.get("makes"), about.get("below")
+    known = made and name not in raw and all(n in raw for n in made)
+    return bool(known or below and all(raw.get(n) is not None for n in below))
+
+
 def _brief(value) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
-
+# %% ../../nbs/models/00_matching.ipynb #cf38658c
 def fits(record: ModelRecord, config: dict) -> str:
     "Why a record is not about this kind of config; empty when it is"
     if record.settings.get("custom_code", {}).get("value") != config.get("custom_code", {}).get("sha256"):
@@ -151,8 +158,8 @@ def fits(record: ModelRecord, config: dict) -> str:
         return str(e)
     for name, about in record.settings.items():
         value, computed = _given(raw, name, about), _follower(raw, name, about, record.settings)
-        if about.get("makes") and name not in raw and all(n in raw for n in about["makes"]):
-            continue  # what its class would make of it is given
+        if _instead(raw, name, about):
+            continue
         sizes = [s for given, s in about.get("given", ()) if given == value]  # None: at all sizes
         same = _alike(value, about)
         if not computed and (same or None in sizes) or values in sizes:

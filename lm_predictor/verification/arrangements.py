@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 
 from ..models.config.kinds import count_symbol, layers_by_kind
 from ..records.cases import Case
@@ -28,7 +29,8 @@ def executed(graph: Graph, shown: Callable[[str], str]) -> Counter:
     "How often each operator of a graph in numbers runs; shown: path of a module -> what stands for it"
     kept = [(t.elements, t.item, t.kind) for t in graph.tensors]
     times = {c: graph.repeat(c) for c in {n.call for n in graph.nodes}}
-    around = {c: tuple((shown(graph.calls[i].path), graph.calls[i].class_name) for i in graph.chain(c)) for c in times}
+    named = lambda c: [(shown(graph.calls[i].path), graph.calls[i].class_name) for i in graph.chain(c)]
+    around = {c: tuple(call for call, _ in groupby(named(c))) for c in times}  # the body of a loop is its call's own
     found = Counter()
     for n in graph.nodes:
         figures = n.op, n.kind, graph.place(n.line), n.via, n.flops, n.matmul_flops, n.extent, n.inside

@@ -15,7 +15,7 @@ from ...records.model import nearest
 from ...records.analysis import AMBIENT, Analysis, Cost, Kernel
 
 # %% auto #0
-__all__ = ['MAX_CALLS', 'MAX_DIFFERENT', 'ExpandError', 'MissingAnalysis', 'reachable', 'bind', 'expand', 'cost_of',
+__all__ = ['MAX_CALLS', 'MAX_DIFFERENT', 'ExpandError', 'MissingAnalysis', 'reachable', 'bind', 'in_region', 'expand', 'cost_of',
            'count_kernels']
 
 # %% ../../../nbs/cost/tree/00_expand.ipynb #32870215
@@ -211,7 +211,7 @@ def _check_sizes(analysis: Analysis, numbers: dict, at: _Expansion) -> None:
             return
         broken = broken or (
             f"{short}: the formulas of {model} for {at.case} assume {failed[0]}, which does not hold; "
-            f"{_other_case(at.db.cases(model), at.case, numbers) or _nearest(conditions, numbers)}"
+            f"{_other_case(at.db.cases(model), at.case, numbers) or _nearest(at, model, numbers)}"
         )
     if broken:
         raise ExpandError(broken.removesuffix("; "))
@@ -226,10 +226,28 @@ def _other_case(cases: dict, name: str, numbers: dict) -> str:
     return ""
 
 
-def _nearest(conditions: list, numbers: dict) -> str:
-    "The nearest sizes below and above that conditions allow, as text; empty without any"
-    found = (nearest(conditions, numbers, down) for down in (True, False))
-    texts = dict.fromkeys(", ".join(f"{name}={n}" for name, n in sizes.items()) for sizes in found if sizes)
+def in_region(analysis: Analysis, case: Case, numbers: dict, db, model: str = "") -> Case:
+    """A case in the region of it that numbers lie in: the first whose conditions hold in a model that has the class.
+
+    The case as it is where there is none. model: id of the only model record that is asked.
+    """
+    def holds(cases: dict, name: str) -> bool:
+        conditions = [parse_condition(c) for c in cases.get(name, ())]
+        return name in cases and all(c.holds(numbers) for c in conditions if c.names <= numbers.keys())
+
+    models = [model] if model else analysis.variant(model, numbers).models
+    return next((c for c in case.everywhere if any(holds(db.cases(m), c.name) for m in models)), case)
+
+
+def _nearest(at: _Expansion, model: str, numbers: dict) -> str:
+    "The nearest sizes below and above that a case allows in any region of it, as text; empty without any"
+    cases, texts = at.db.cases(model), []
+    every = [[parse_condition(x) for x in cases[c.name]] for c in Case.parse(at.case).everywhere if c.name in cases]
+    for down in (True, False):
+        found = [sizes for conditions in every if (sizes := nearest(conditions, numbers, down))]
+        far = lambda sizes: sum(abs(n - numbers[name]) for name, n in sizes.items())
+        side = [s for s in found if all((n < numbers[name]) == down for name, n in s.items())]
+        texts += [", ".join(f"{name}={n}" for name, n in min(rows, key=far).items()) for rows in [side] if rows]
     return f"nearest: {' or '.join(texts)}" if texts else ""
 
 # %% ../../../nbs/cost/tree/00_expand.ipynb #865fdabd

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ...records.storage.database import Database
-from .expand import ExpandError, cost_of, expand
+from .expand import ExpandError, cost_of, expand, in_region
 from ...formula.language import parse
 from ...records.analysis import AMBIENT, Analysis, Cost
 from ...records.cases import Case
@@ -85,7 +85,8 @@ def called(name: str, db: Database | None = None, model: str = "", **values) -> 
     widths = {n: Fraction(given.pop(n, 2)) for n in AMBIENT}
     used = {n: v for n, v in given.items() if n in analysis.names() or known[n].default is not None}
     case = Case.of(*(given.get(n, 0) for n in ("batch_size", "seq_len", "cache_len")))
-    kernels = expand(analysis.class_name, db, used, case.name, model, checked=False)  # a class is called at any sizes
+    case = in_region(analysis, case, used, db, model)
+    kernels = expand(analysis.class_name, db, used, case.name, model)
     return Call(analysis, case, used, widths, kernels)
 
 # %% ../../../nbs/cost/tree/01_registry.ipynb #227b722c

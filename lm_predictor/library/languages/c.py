@@ -110,7 +110,7 @@ def _case(unit: Unit) -> list[str]:
     "The case of the sizes, as the bit that its number has"
     has = {a.name for a in unit.arguments}
     size = lambda n, other: f"s->{safe(n, 'c')}" if n in has else other
-    every = "s->logits_all" if unit.cases else "0"
+    every = "s->logits_all" if unit.logits else "0"
     find = lambda phase: {(b, a): CASE_NAMES.index(phase + "_all" * a + "_b1" * b) for b in (0, 1) for a in (0, 1)
                           if not (a and phase == "decode")}
     lines = [f"int one = {size('batch_size', '2')} == 1, every = {every}; unsigned long run;", "(void)every;"]
@@ -147,7 +147,7 @@ def _header(unit: Unit, defaults: dict) -> str:
     "The header of a program"
     rows = [(safe(a.name, "c"), a.meaning, defaults.get(a.name, a.default)) for a in unit.arguments]
     rows += [(f"{w}_bits", f"bits of an element: {what}", 16) for w, what in WIDTHS.items()]
-    rows += [("logits_all", "1: the logits of every position, 0: of the last one", 0)] if unit.cases else []
+    rows += [("logits_all", "1: the logits of every position, 0: of the last one", 0)] if unit.logits else []
     fields = "\n".join(f"    int64_t {n};  /* {one_line(what).replace('*/', '* /')} */" for n, what, _ in rows)
     usual = ", ".join(f".{n} = {d}" for n, _, d in rows if d is not None)
     figures = "\n".join(f"int64_t NAME_{n}(const NAME_sizes *s);" for n in _FIGURES)

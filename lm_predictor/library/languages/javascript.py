@@ -102,7 +102,7 @@ def javascript_class(unit: Unit, units: dict[str, Unit], defaults: dict | None =
     local = {n: safe(n, "javascript") for n in names}
     given = {n: "" if v is None else f" = {v}" for n, v in usual.items()}
     words = [(n if n == local[n] else f"{n}: {local[n]}") + given[n] for n in names]
-    words += [f"{w}_bits = 16" for w in WIDTHS] + ['run = ""'] + ['logits = "last"'] * bool(unit.cases)
+    words += [f"{w}_bits = 16" for w in WIDTHS] + ['run = ""'] + ['logits = "last"'] * unit.logits
     held = ", ".join([*local.values(), *(f"{w}_bits" for w in WIDTHS)])
     least = {safe(a.name, "javascript"): a.least for a in unit.arguments if a.least != 1}
     workload = [local.get(n, "undefined") for n in ("batch_size", "seq_len", "cache_len")]
@@ -110,7 +110,7 @@ def javascript_class(unit: Unit, units: dict[str, Unit], defaults: dict | None =
     for c in unit.assumptions:
         refused = json.dumps(f"{unit.name} assumes {c}")
         body.append(f"if (!({_JS.condition(c)})) throw new RangeError({refused});")
-    body += [f"run = run || caseOf({', '.join(workload)}{', logits' * bool(unit.cases)});", *_regions(unit)]
+    body += [f"run = run || caseOf({', '.join(workload)}{', logits' * unit.logits});", *_regions(unit)]
     for row in unit.lines:
         body += _line(row, units)
     about = f"/** {unit.class_name}\n * {unit.source}; {unit.proof} */".replace("**/", "** /")

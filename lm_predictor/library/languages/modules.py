@@ -11,6 +11,7 @@ from ...cost.tree.expand import ExpandError, bind, reachable
 from ...formula.language import Condition, parse, parse_condition, split_references
 from ...formula.tree import Formula, Reference
 from ...records.analysis import AMBIENT, Analysis, Cost, Kernel, SchemaError, Variant
+from ...records.cases import Case
 from ...records.storage.database import Database
 
 # %% auto #0
@@ -59,8 +60,13 @@ class Unit:
     arguments: tuple[Argument, ...]
     assumptions: tuple[Condition, ...]  # on its arguments
     lines: tuple[LineCost, ...]
-    # of a whole model: case without region -> (case, what it assumes) for each region that it has
+    # of the last unit of a program: case without region -> (case, what it assumes) for each region that it has
     cases: tuple[tuple[str, tuple[tuple[str, tuple[Condition, ...]], ...]], ...] = ()
+
+    @property
+    def logits(self) -> bool:
+        "Whether a call may ask for the logits of every position: a model's may"
+        return any(Case.parse(base).all_logits for base, _ in self.cases)
 
 
 def _source(analysis: Analysis) -> str:

@@ -153,7 +153,7 @@ def _constructor(unit: Unit, defaults: dict) -> list[str]:
     for c in unit.assumptions:
         body += [f"if not {PRINTERS['python'].condition(c)}:",
                  f"    raise ValueError({f'{unit.name} assumes {c}'!r})"]
-    if unit.cases:
+    if unit.logits:
         lines.insert(-2, '    logits: str = "last",  # or all: the logits of every position')
         workload.append("logits=logits")
     body += [f"case = case or case_of({', '.join(workload)})", *_regions(unit), "rows = []"]

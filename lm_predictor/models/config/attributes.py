@@ -12,16 +12,16 @@ from fractions import Fraction
 from ...formula.language import parse_condition
 
 # %% auto #0
-__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'NESTED', 'canonical', 'Relation',
-           'relate', 'text_config', 'flat', 'integers', 'filled', 'shaping', 'set_attribute']
+__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'NESTED', 'canonical', 'Relation',
+           'relate', 'text_config', 'flat', 'integers', 'shares', 'shaping', 'set_attribute']
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
 LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
 CANONICAL = {
     "num_attention_heads": "num_heads", "num_key_value_heads": "num_kv_heads", "ffn_dim": "intermediate_size",
-    "decoder_ffn_dim": "intermediate_size", "decoder_attention_heads": "num_heads",
-    "num_decoder_attention_heads": "num_heads",
+    "decoder_ffn_dim": "intermediate_size", "ffn_hidden_size": "intermediate_size",
+    "decoder_attention_heads": "num_heads", "num_decoder_attention_heads": "num_heads",
     **{name: "num_layers" for name in LAYERS[:3]}
 }
 
@@ -54,7 +54,8 @@ SYMBOLIC = (  # config attributes that become symbols where they are integers ab
     "n_group", "topk_group", "n_shared_experts", "shared_expert_intermediate_size", "shared_intermediate_size",
     "moe_shared_expert_intermediate_size", "embedding_size", "input_embedding_size", "n_inner", "index_n_heads",
     "index_head_dim", "state_size", "time_step_rank", "mamba_d_state", "mamba_dt_rank", "linear_num_key_heads",
-    "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "attention_hidden_size", "lru_width")
+    "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "attention_hidden_size", "lru_width",
+    "ffn_hidden_size", "index_topk", "window_size")
 
 
 def canonical(attribute: str) -> str:
@@ -73,7 +74,7 @@ HINTS = {
     "moe_shared_expert_intermediate_size": 344, "embedding_size": 152, "input_embedding_size": 168, "n_inner": 216,
     "index_n_heads": 9, "index_head_dim": 104, "state_size": 26, "time_step_rank": 34, "mamba_d_state": 26,
     "mamba_dt_rank": 34, "linear_num_key_heads": 12, "linear_groups": 14, "linear_key_head_dim": 44,
-    "linear_value_head_dim": 58, "attention_hidden_size": 232, "lru_width": 264
+    "linear_value_head_dim": 58, "attention_hidden_size": 232, "lru_width": 264, "index_topk": 1031, "window_size": 263
 }
 
 
@@ -87,6 +88,7 @@ class Relation:
 # %% ../../../nbs/models/config/00_attributes.ipynb #a77e10a1
 _DECODER_HEADS = ("decoder_attention_heads", "num_decoder_attention_heads")
 FILLED = "the share of the width that heads fill"  # stays a number, 1, for code that takes the two for one
+HEAD = "the width of a head"  # stays a number where no entry gives it, for code that deals it out in parts of its own
 
 
 def _heads_name(values: dict) -> str:
@@ -103,17 +105,25 @@ def _head_parts(values: dict, width: int) -> tuple[int, str]:
     return (parts, "head_part") if parts > 2 and width % parts == 0 and exact else (2, "half_head_dim")
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #a77e1003
+def _relate_counts(values: dict, attributes: dict, named: str) -> tuple[dict, list]:
+    "The numbers of heads of queries, and of keys and values, put into `attributes`; gives (rewrite, assumptions)"
+    heads, kv = values[named], values.get("num_key_value_heads", 0)
+    attributes[named] = ("num_heads",)
+    if kv == heads:
+        attributes["num_key_value_heads"] = ("num_heads",)
+        return {}, ["num_kv_heads == num_heads"]
+    if kv < 2:
+        return {}, []
+    attributes |= {"num_key_value_heads": ("num_kv_heads",), named: ("num_kv_heads", "num_groups")}
+    more = ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads"]
+    return {"num_groups": "num_heads / num_kv_heads"}, more
+
+# %% ../../../nbs/models/config/00_attributes.ipynb #4dc51c15
 def _relate_heads(values: dict, attributes: dict, concrete=frozenset()) -> tuple[dict, list]:
     "The heads and their width in base symbols, put into `attributes`; gives (rewrite, assumptions)"
-    rewrite, assumptions, named, kv = {}, [], _heads_name(values), values.get("num_key_value_heads", 0)
-    heads, attributes[named] = values[named], ("num_heads",)
-    if kv == heads:
-        attributes["num_key_value_heads"], assumptions = ("num_heads",), ["num_kv_heads == num_heads"]
-    elif kv > 1:
-        attributes["num_key_value_heads"] = ("num_kv_heads",)
-        attributes[named] = ("num_kv_heads", "num_groups")
-        rewrite["num_groups"], more = "num_heads / num_kv_heads", "num_heads % num_kv_heads == 0"
-        assumptions += [more, "num_heads > num_kv_heads"]
+    named = _heads_name(values)
+    rewrite, assumptions = _relate_counts(values, attributes, named)
+    heads = values[named]
     if "qk_rope_head_dim" in values:
         attributes |= {n: (2, "half_rope_head_dim") for n in ("qk_rope_head_dim", "head_dim") if n in attributes}
         rewrite["half_rope_head_dim"] = "qk_rope_head_dim / 2"
@@ -127,8 +137,11 @@ def _relate_heads(values: dict, attributes: dict, concrete=frozenset()) -> tuple
             attributes["hidden_size"] = (*attributes[named], parts, part)
             assumptions += ["hidden_size == num_heads * head_dim"]
     elif "hidden_size" in attributes:
-        parts, part = _head_parts(values, values.get("hidden_size", 0) // heads)
+        parts, part = _head_parts(values, size := values.get("hidden_size", 0) // heads)
         factors, of = ((heads,), heads) if named in concrete else (attributes[named], "num_heads")
+        if HEAD in concrete and size * heads == values.get("hidden_size"):
+            attributes["hidden_size"] = (*factors, size)
+            return rewrite, [*assumptions, f"hidden_size == {size} * {of}"]
         attributes["hidden_size"] = (*factors, parts, part)
         rewrite[part] = f"hidden_size / ({parts} * {of})"
         assumptions.append(f"hidden_size % ({parts} * {of}) == 0")
@@ -233,11 +246,16 @@ def integers(config) -> dict:
     return found
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #7be0f1a1
-def filled(config) -> frozenset:
-    "What may stay a number besides integers of a transformers config: FILLED, where its heads are as wide as the model"
+def shares(config) -> frozenset:
+    """What may stay a number besides the integers of a transformers config.
+
+    FILLED where its heads are as wide as the model; HEAD where only the model's width says how wide a head is.
+    """
     sizes = integers(config)
-    width, head = sizes.get("hidden_size", 0), sizes.get("head_dim", 0)
-    return frozenset({FILLED} if head and width == head * sizes.get("num_attention_heads", 0) else ())
+    width, head, heads = (sizes.get(n, 0) for n in ("hidden_size", "head_dim", _heads_name(sizes)))
+    if not head and heads > 1 and width and not width % heads and "qk_rope_head_dim" not in sizes:
+        return frozenset({HEAD})
+    return frozenset({FILLED} if head and width == head * heads else ())
 
 
 def shaping(config) -> dict:

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...formula.language import parse_condition
-from ...models.config.attributes import WORKLOAD, filled, integers, text_config
+from ...models.config.attributes import FILLED, HEAD, WORKLOAD, integers, shares, text_config
 from ...models.config.kinds import layer_counts
 from ...records.cases import Case
 from ...records.model import ModelRecord
-from ...verification.arrangements import with_arrangements
+from ...verification.arrangements import executed, with_arrangements
 from ...verification.compare import difference
 from ...verification.runs.numbers import BYTES, config_sizes, hold, workload_sizes
 
 # %% auto #0
-__all__ = ['record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'add_deal', 'in_one_block',
-           'against_numbers', 'judged', 'no_integer_to_blame', 'rung_below', 'attempts_of', 'attempt_row',
-           'traced_record']
+__all__ = ['FREED', 'record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'add_deal',
+           'in_one_block', 'against_numbers', 'judged', 'no_integer_to_blame', 'rung_below', 'freed', 'attempts_of',
+           'attempt_row', 'traced_record']
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #d08bfa31
 def record_values(record: ModelRecord, config) -> dict:
@@ -67,6 +67,17 @@ def with_notes(record: ModelRecord, *notes: str) -> ModelRecord:
     return replace(record, notes=(*record.notes, *filter(None, notes)))
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #9b1645fc
+def _twin(record: ModelRecord, config, values: dict, rng: random.Random):
+    """A model like a record's that runs on numbers, drawn by chance: where two are alike, loops are cut elsewhere.
+
+    The config's own where its code refuses others; None where it refuses these too.
+    """
+    from lm_predictor.verification.runs.reference_run import Twin
+    for numbers in (config_sizes(record, values, rng), values):
+        with contextlib.suppress(Exception):  # a class refuses sizes in many ways
+            return Twin(record, config, numbers)
+
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #38b364e3
 _SMALLEST = {"decode": {"cache_len": 0}, "prefill": {"seq_len": 2}, "extend": {"cache_len": 1, "seq_len": 2}}
 
 
@@ -77,14 +88,14 @@ def add_limits(
     trace,  # the ModelTrace that the record is of
 ) -> ModelRecord:
     "A copy of a record that says from which sizes on each case holds, where that is above the smallest there are"
-    from lm_predictor.verification.runs.reference_run import Twin
     if trace.dealt:  # its limits are those of an even deal
         return record
-    twin, rng, limits = Twin(record, config, values), random.Random(0), {}
-    for case in record.cases:
+    rng, limits = random.Random(0), {}
+    twin = _twin(record, config, values, rng)
+    for case in record.cases if twin else ():
         kind, least = Case.parse(case), trace.least.get(case, {})
         # few: code that loops over tokens takes long with many
-        usual = workload_sizes(record, case, values, rng, (2, 9))
+        usual = workload_sizes(record, case, twin.values, rng, (2, 9))
         # that states its limits
         if usual is None or kind.beyond or case in trace.forms and trace.forms[case].multiple:
             continue
@@ -102,8 +113,8 @@ def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
     try:
         if not hold(record.conditions_of(case), twin.values | sizes):
             return True  # said already
-        ours = record.graph(case).at(twin.values | BYTES | sizes)
-        return not difference(ours, twin.run(case, sizes)[1].graph)
+        ours, run = record.graph(case).at(twin.values | BYTES | sizes), twin.run(case, sizes)[1].graph
+        return executed(ours, str) == executed(run, str) and ours.kv_cache_bytes == run.kv_cache_bytes
     except Exception:  # its code does not run at these sizes, or its conditions divide by them
         return False
 
@@ -144,18 +155,15 @@ def against_numbers(record: ModelRecord, config, values: dict) -> str:
 
     config: of transformers; values: its numbers by symbol. Others are drawn, these are for code that refuses those.
     """
-    from lm_predictor.verification.runs.reference_run import Twin
-    rng, twin = random.Random(0), None
-    for numbers in (config_sizes(record, values, rng), values):
-        with contextlib.suppress(Exception):  # a class refuses sizes in many ways
-            twin = twin or Twin(record, config, numbers)
+    rng = random.Random(0)
+    twin = _twin(record, config, values, rng)
     for case in (c for c in record.cases if not Case.parse(c).all_logits):  # the layers of the two do the same
         sizes = workload_sizes(record, case, twin.values, rng, (2, 9)) if twin else None
         if sizes is None:
             return f"{case}: no run was found"
-        ours = record.graph(case).at(twin.values | BYTES | sizes)
-        if found := difference(ours, twin.run(case, sizes)[1].graph):
-            return f"{case}: {found}"
+        ours, run = record.graph(case).at(twin.values | BYTES | sizes), twin.run(case, sizes)[1].graph
+        if executed(ours, str) != executed(run, str) or ours.kv_cache_bytes != run.kv_cache_bytes:
+            return f"{case}: {difference(ours, run)}"
     return ""
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #ecdafed0
@@ -193,7 +201,12 @@ def rung_below(attempts: list, everything: frozenset):
     "The Rung to try after some attempts, None at the foot of the ladder; everything: all integers of the config"
     from lm_predictor.tracing.roads.on_symbols import ON_SYMBOLS, below_runs_on_symbols
     from lm_predictor.tracing.roads.sampled import EVERY_LAYER, RUNS
-    from lm_predictor.tracing.roads.symbolic import UNFOLDED, below_on_symbols, unfolded_rung
+    from lm_predictor.tracing.roads.symbolic import (
+        ALL_SYMBOLIC, NEAR, UNFOLDED, below_on_symbols, near_rung, unfolded_rung
+    )
+    if attempts[-1].rung.name == ALL_SYMBOLIC and attempts[-1].trace is None and not attempts[-1].forced:
+        return near_rung()
+    attempts = [a for a in attempts if a.rung.name != NEAR]
     last = attempts[-1].rung
     if last in (RUNS, EVERY_LAYER) or last.name == UNFOLDED:
         return None if last == EVERY_LAYER else EVERY_LAYER
@@ -204,18 +217,63 @@ def rung_below(attempts: list, everything: frozenset):
         return unfolded_rung(ran[0])
     return below_runs_on_symbols(attempts, everything) or RUNS
 
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #e5f5e80d
+FREED = "as many integers symbolic as its code takes"
+_LAST = ("hidden_size", "head_dim", FILLED, HEAD)  # what code computes with, and so what most often has to be a number
+
+
+def _together(names: frozenset) -> list[frozenset]:
+    "Integers of a config that are numbers or symbols together, those first that seldom have to be numbers"
+    heads = frozenset(n for n in names if n.endswith(("attention_heads", "key_value_heads")))
+    width = [heads | {"hidden_size"}, frozenset({"hidden_size", HEAD})] if HEAD in names else [heads]
+    rows = [frozenset({n}) for n in sorted(names - heads - {*_LAST})]
+    return [*rows, *filter(None, width), *(frozenset({n}) for n in _LAST if n in names)]
+
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #57067fe2
+def freed(least, tried: Callable) -> list:
+    """The attempts that make symbols of the integers of an Attempt that stands with numbers alone; the last one stands.
+
+    tried: tries a Rung, and gives its Attempt. Empty where no integer can be a symbol.
+    """
+    from lm_predictor.tracing.roads.symbolic import symbolic_rung
+    stands, failed = [], []
+
+    def free(rows: list) -> None:
+        rung = symbolic_rung(FREED, (stands or [least])[-1].rung.concrete.difference(*rows))
+        attempt = next((a for a in (least, *failed, *stands) if a.rung.concrete == rung.concrete), None)
+        if attempt is None:
+            attempt = tried(rung)
+            (stands if attempt.stands else failed).append(attempt)
+        others = [r for r in rows if not r & attempt.needed]
+        if attempt.stands:
+            return
+        if len(others) < len(rows):  # the code says which
+            parts = [others]
+        else:
+            parts = [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else []
+        for part in filter(None, parts):
+            free(part)
+
+    rows = _together(least.rung.concrete)
+    for part in filter(None, (rows[: len(rows) // 2], rows[len(rows) // 2 :])):  # all of them did not stand
+        free(part)
+    return [*failed, stands[-1]] if stands else []
+
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #8c61e0b3
 def attempts_of(config, progress=None, cases=None, until=()) -> list:
     """The attempts to trace a transformers config, down to the first whose record holds, or to the foot of the ladder.
 
     progress: called with each case done. cases: all that the model has, if not given. until: rungs not to be tried.
     """
-    from lm_predictor.tracing.roads.symbolic import ALL_SYMBOLIC, attempted, descend, symbolic_rung
-    everything = frozenset(integers(config)) | filled(config)
-    return descend(
-        symbolic_rung(ALL_SYMBOLIC), lambda rung: judged(attempted(rung, config, cases, progress), config),
+    from lm_predictor.tracing.roads.symbolic import ALL_SYMBOLIC, WORKLOAD_ONLY, attempted, descend, symbolic_rung
+    everything = frozenset(integers(config)) | shares(config)
+    tried = lambda rung: judged(attempted(rung, config, cases, progress), config)
+    attempts = descend(
+        symbolic_rung(ALL_SYMBOLIC), tried,
         lambda attempts: None if (rung := rung_below(attempts, everything)) in until else rung
     )
+    numbers = attempts[-1].stands and attempts[-1].rung == symbolic_rung(WORKLOAD_ONLY, everything)
+    return [*attempts, *freed(attempts[-1], tried)] if numbers else attempts
 
 
 def attempt_row(attempt) -> tuple:

@@ -86,9 +86,9 @@ class Pattern:
 
     @property
     def ways(self) -> list[bool]:
-        "Whether its lists can be left to the config's class, and whether it has lists that can be given"
-        named = [c for c in self.columns if c["name"]]
-        return sorted({bool(named), not all("by" in c for c in self.columns)})
+        "Whether all its lists are given: those that a rule states can be left to the config's class"
+        named, ruled = [c for c in self.columns if c["name"]], [c for c in self.columns if "by" in c]
+        return sorted({bool(named), not ruled})
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de0e
 def layer_keys(config) -> list[tuple]:
@@ -120,7 +120,7 @@ def _spelt(column: dict, values: list):
 def drawn_layers(pattern: Pattern, many: int, given: bool, rng: random.Random):
     "Entries of another config with so many layers, and the kind of each; None where chance finds no known kinds"
     rows, changes, found = pattern.rows, _entries(pattern, many, rng), []
-    named = [given and bool(c["name"]) for c in pattern.columns]
+    named = [bool(c["name"]) and (given or "by" not in c) for c in pattern.columns]
     each = [not named[i] and c.get("by") == "each" for i, c in enumerate(pattern.columns)]
     ruled = [(i, c) for i, c in enumerate(pattern.columns) if not named[i] and not each[i]]
     fixed = {i: stated(changes, c | {"name": ""}, many) for i, c in ruled}
@@ -156,9 +156,10 @@ def _holds(pattern: Pattern, many: int, given: bool, own: list, rng: random.Rand
             continue
         try:
             made = _made(pattern.config, drawn[0], many)
-        except Exception:  # a config class refuses in many ways
+            now = layer_keys(made)
+        except Exception:  # a config class and a constructor refuse in many ways
             continue
-        alike, now = [own[pattern.kinds[k][0]] for k in drawn[1]], layer_keys(made)
+        alike = [own[pattern.kinds[k][0]] for k in drawn[1]]
         same = all(
             modules == other and all(said.get(n) == v for n, v in lists.items())
             for (modules, said), (other, lists) in zip(now, alike)

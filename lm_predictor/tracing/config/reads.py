@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass
 import torch
 
 from ...formula.caches import registered
-from ...models.config.attributes import LAYERS, flat, text_config
+from ...models.config.attributes import LAYERS, NESTED, flat, text_config
 from ...models.sources.hub import quiet
 from ...models.config.settings import SHARE, bookkeeping, essence, setting
 from ..runtime.building import build
@@ -290,17 +290,44 @@ def _left_out(config, name: str, about: dict):
         return about["value"]
 
 
+def _model_code(config_class) -> str:
+    "The source of the models of a config class; empty where it is not known"
+    module = sys.modules.get(config_class.__module__.replace(".configuration_", ".modeling_"))
+    return inspect.getsource(module) if module else ""
+
+
+def _scales(config_class, name: str) -> bool:
+    "Whether the code of a model reads an entry of its config for nothing but a factor, `config.name**-0.5`"
+    read = re.findall(rf"\b{re.escape(name)}\b(\*\*-0\.5)?", _model_code(config_class))
+    return bool(read) and all(read)
+
+
+def _kept_idle(config_class, name: str) -> bool:
+    "Whether modules keep an entry of their config, `self.name = config.name`, and neither they nor shared code read it"
+    import transformers
+    shared = (transformers.masking_utils, transformers.cache_utils, transformers.modeling_utils)
+    code, word = _model_code(config_class), re.escape(name)
+    kept = len(re.findall(rf"\bself\.{word} = config\.{word}\n", code))
+    read = len(re.findall(rf"\b{word}\b", code)) - 2 * kept
+    return kept > 0 and not read and not any(re.search(rf"\b{word}\b", inspect.getsource(m)) for m in shared)
+
+# %% ../../../nbs/tracing/config/00_reads.ipynb #c0b80c1c
 def _read_settings(config, symbols, whole: dict, lists: set, mixed: bool) -> dict:
     "The settings that a model reads: name -> value, default, and whether only an essence of them counts"
     reads, kind = config_reads(config), type(text_config(config))
+    known = {*reads.names, *class_keys(kind)}
+    lists = {n for n in lists if reads.error or n in known or hasattr(kind, n)}
     usual, found = _trials(kind)[0], {"per_layer_config": {"value": None, "default": None}}
     names = {*reads.names, *lists, *(whole if reads.error else ())} - set(symbols) - set(LAYERS) - _COMPUTED
+    if text_config(config) is not config:  # its entries are watched themselves, and the other parts are not built
+        names -= {*NESTED, *(name for name, part in vars(config).items() if hasattr(part, "model_type"))}
+    names -= {name for name in names if _kept_idle(kind, name)}
     if setting(whole, "rope", None) == "static":
         names -= {"original_max_position_embeddings"}
     for name in sorted(n for n in names if not bookkeeping(n) and (n in whole or not hasattr(kind, n))):
         value, default, about = setting(whole, name, None), setting(usual, name, None), {}
         decides = reads.error or name in reads.deciding  # of a run that broke off, everything may
-        if not decides and value is not None and float in (type(value), type(default)):
+        if not decides and value is not None and float in (type(value), type(default)) or _scales(kind, name):
             about["number"] = True
         elif name in lists and not mixed and len(set(map(str, value))) == 1:
             about["each"] = True
@@ -312,6 +339,27 @@ def _read_settings(config, symbols, whole: dict, lists: set, mixed: bool) -> dic
     return found
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #ad15a367
+def _gives_way(config, key: str, names: list) -> bool:
+    "Whether what a config gives for some entries is taken as it is, whatever another entry of which they follow says"
+    kind, whole = type(text_config(config)), text_config(config).to_dict()
+    given, seen = {n: whole.get(n) for n in names}, False
+    if None in given.values():
+        return False
+    for other in (*_others(whole.get(key)), 3, 5):
+        try:
+            made = kind(**{**whole, key: other}).to_dict()
+        except Exception:  # a class refuses in many ways
+            continue
+        if any(made.get(n) != value for n, value in given.items()):
+            return False
+        seen = seen or other != whole.get(key)
+    return seen
+
+
+def _below(config, key: str, names: list) -> dict:
+    return {"below": names} if _gives_way(config, key, names) else {}
+
+# %% ../../../nbs/tracing/config/00_reads.ipynb #c96cd444
 @quiet()
 def settings_of(
     config,  # of transformers, with plain numbers
@@ -323,7 +371,8 @@ def settings_of(
     `value`: what the model reads. `default`: what it reads of a class that is given nothing. `from`: the entries from
     which that default follows (see `follows`). `number`: any number does the same, so value and default say only
     whether there is one. `each`: the value is that of every entry of a list with one entry per layer. `makes`: the
-    entries that the class makes of this one, which it does not keep.
+    entries that the class makes of this one, which it does not keep. `below`: the entries that the class makes of this
+    one only where they are not given.
     """
     kind, layers = type(text_config(config)), layer_count(config)
     lists, whole, usual = set(per_layer(config, layers)), plain(config), _trials(kind)[0]
@@ -336,8 +385,8 @@ def settings_of(
         found[name] = about | ({"from": rows} if rows else {})
     made = {name: {k for row in about.get("from", ()) for k in row} for name, about in found.items()}
     made |= {name: {k for row in follows(kind, name, {}) if len(row) == 1 for k in row} for name in symbols}
-    others = set().union(*made.values()) - {*found, *symbols, *LAYERS} - _COMPUTED  # read by the config's class alone
-    for key in others:
-        about = {} if key in whole else {"makes": sorted(name for name, keys in made.items() if key in keys)}
+    for key in set().union(*made.values()) - {*found, *symbols, *LAYERS} - _COMPUTED:  # read by its class alone
+        names = sorted(name for name, keys in made.items() if key in keys)
+        about = ({} if key in whole else {"makes": names}) | _below(config, key, names)
         found[key] = about | {"value": setting(whole, key, None), "default": usual.get(key)}
     return dict(sorted(found.items()))

@@ -24,7 +24,7 @@ from ...models.config.settings import rotary_share
 from ...records.cases import Case
 
 # %% auto #0
-__all__ = ['SHAPES', 'hints_of', 'size_symbol', 'Symbols', 'SymbolicShapes']
+__all__ = ['SHAPES', 'hints_of', 'size_symbol', 'near_hints', 'Symbols', 'SymbolicShapes']
 
 # %% ../../../nbs/tracing/recording/05_symbols.ipynb #240b4c19
 def hints_of(
@@ -47,23 +47,41 @@ def _share(config) -> dict:
     return {"rotary_share": share} if isinstance(share, (int, float)) else {}
 
 
+def near_hints(attributes: dict, values: dict) -> dict:
+    """Hints for base symbols near a config's own numbers: all different, ordered as these are, and as often even.
+
+    attributes: attribute -> the base symbols and integers whose product it is; values: its number.
+    """
+    known: dict = {}
+    for _ in attributes:
+        for name, factors in ((n, f) for n, f in attributes.items() if n in values):
+            left = [f for f in factors if isinstance(f, str) and f not in known]
+            if len(left) == 1:
+                known[left[0]] = values[name] // math.prod(known.get(f, f) for f in factors if f != left[0])
+    return {name: known[name] + 4 * (i + 1) for i, name in enumerate(sorted(known, key=lambda n: (known[n], n)))}
+
+# %% ../../../nbs/tracing/recording/05_symbols.ipynb #9a99feb0
 class Symbols:
     "Symbolic integers of one model: base symbols for the tracer, canonical names for the reader"
 
-    def __init__(self, config, concrete=frozenset()):
-        "Symbols for the integers of a transformers config, or of a dictionary of them"
+    def __init__(self, config, concrete=frozenset(), near: bool = False):
+        """Symbols for the integers of a transformers config, or of a dictionary of them.
+
+        near: with hints near the config's own numbers, for code that asks how large they are.
+        """
         numbers.Integral.register(torch.SymInt)  # lets torch.nn.LayerNorm(SymInt) and its like through
         self.env = ShapeEnv()
         self.values = config if isinstance(config, dict) else integers(config)
         known = {} if isinstance(config, dict) else shaping(config) | _share(config)
         self.relation = relate(known | self.values, concrete)
+        self.usual = HINTS | (near_hints(self.relation.attributes, self.values) if near else {})
         self.base, self.hints, self._names, self._clean = {}, {}, {}, {}
 
     def symint(self, name: str, hint: int = 0, key: str = ""):
         "The SymInt of a base symbol; `key` tells apart symbols of one name with different hints"
         key = key or name
         if key not in self.base:
-            source, hint = ConstantSource(key), hint or HINTS.get(name, 11)
+            source, hint = ConstantSource(key), hint or self.usual.get(name, 11)
             symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
             self.base[key] = self.env.create_symintnode(symbol, hint=hint, source=source)
             self._names[symbol], self.hints[symbol] = name, hint
@@ -82,7 +100,7 @@ class Symbols:
     def workload(self, case: Case) -> dict:
         "batch_size, seq_len and cache_len of a case: its fixed numbers, and symbols with hints in its region"
         window = (
-            HINTS["sliding_window"]
+            self.usual["sliding_window"]
             if "sliding_window" in self.relation.attributes.get("sliding_window", ())
             else self.values.get("sliding_window", 0)
         )

@@ -27,14 +27,15 @@ from ..recording.symbols import SymbolicShapes, Symbols
 __all__ = ['ON_SYMBOLS', 'sample_on_symbols', 'on_symbols_rung', 'below_runs_on_symbols']
 
 # %% ../../../nbs/tracing/roads/02_on_symbols.ipynb #2cd16a18
-def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, apart=False) -> ModelTrace:
+def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, apart=False, near=False) -> ModelTrace:
     """The trace of a transformers causal-LM config from runs with tokens in numbers; raises TraceError.
 
     concrete: attributes of the config that are numbers as well. The other arguments are those of `sample_model`.
-    apart: the first layer is a kind of its own, because it finds another type than those after it.
+    apart: the first layer is a kind of its own, because it finds another type than those after it. near: the hints are
+    near the config's own numbers.
     """
     cut, cases = copy.deepcopy(config), cases or cases_of(config)
-    symbols = Symbols(cut, concrete)
+    symbols = Symbols(cut, concrete, near)
     symbols.apply(cut)
     mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
@@ -52,15 +53,19 @@ def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, a
             wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
             _all_sampled(_Sampling(trace, runnable, wanted), cases, progress, concrete)
             return trace
-    return sample_on_symbols(config, concrete, cases, progress, apart=True)
+    return sample_on_symbols(config, concrete, cases, progress, apart=True, near=near)
 
 # %% ../../../nbs/tracing/roads/02_on_symbols.ipynb #6e67991c
 ON_SYMBOLS = "runs with tokens as numbers"
 
 
-def on_symbols_rung(concrete=frozenset()) -> Rung:
+def on_symbols_rung(concrete=frozenset(), near: bool = False) -> Rung:
     "The rung of runs with tokens as numbers, on which all attributes of a config but those given are symbols"
-    return Rung(ON_SYMBOLS, sample_on_symbols, frozenset(concrete))
+    return Rung(ON_SYMBOLS, _sample_near if near else sample_on_symbols, frozenset(concrete))
+
+
+def _sample_near(config, concrete, cases, progress) -> ModelTrace:
+    return sample_on_symbols(config, concrete, cases, progress, near=True)
 
 
 def below_runs_on_symbols(attempts: list[Attempt], everything: frozenset) -> Rung | None:
@@ -68,5 +73,7 @@ def below_runs_on_symbols(attempts: list[Attempt], everything: frozenset) -> Run
     last = attempts[-1]
     if last.rung.name != ON_SYMBOLS:
         return on_symbols_rung()  # again with all of them: most stood in the way of symbols for tokens only
+    if not last.forced and last.trace is None and on_symbols_rung(near=True) not in [a.rung for a in attempts]:
+        return on_symbols_rung(near=True)
     more = last.rung.concrete | last.needed
     return on_symbols_rung(more) if last.needed and more < everything else None

@@ -35,9 +35,9 @@ from ..recording.shapes import KnownShapes
 from ..recording.symbols import SymbolicShapes, Symbols
 
 # %% auto #0
-__all__ = ['MOST_GUARDS', 'ALL_SYMBOLIC', 'FORCED', 'MISLED', 'WIDTH', 'WORKLOAD_ONLY', 'UNFOLDED', 'Form', 'ModelTrace',
+__all__ = ['MOST_GUARDS', 'ALL_SYMBOLIC', 'NEAR', 'FORCED', 'MISLED', 'WIDTH', 'WORKLOAD_ONLY', 'UNFOLDED', 'Form', 'ModelTrace',
            'compression', 'windows', 'cases_of', 'given_by', 'copied', 'with_all_logits', 'begun', 'Rung',
-           'symbolic_rung', 'unfolded_rung', 'Attempt', 'place_of', 'forced_at', 'attempted', 'descend',
+           'symbolic_rung', 'unfolded_rung', 'near_rung', 'Attempt', 'place_of', 'forced_at', 'attempted', 'descend',
            'below_on_symbols', 'trace_model']
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #9c536fa7
@@ -284,14 +284,14 @@ def begun(config, symbols: Symbols, model, seen: dict, runnable: Runnable, count
     return ModelTrace(config, symbols, model, {}, seen, runnable.kinds, names, apart=runnable.apart, layers=layers)
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #d51c3e9a
-def _trace_cases(config, concrete, cases, progress, apart=False) -> ModelTrace:
+def _trace_cases(config, concrete, cases, progress, apart=False, near=False) -> ModelTrace:
     """All cases with the given attributes left as numbers; stops early when another has to be one.
 
     Where layers give another type than they get, all begins again with the first layer apart. apart=None: all layers
-    run, not one of each kind.
+    run, not one of each kind. near: the hints are near the config's own numbers.
     """
     cut, cases = copy.deepcopy(config), cases or cases_of(config)
-    symbols = Symbols(cut, concrete)
+    symbols = Symbols(cut, concrete, near)
     symbols.apply(cut)
     watch = _Watch(symbols, concrete)
     mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
@@ -307,12 +307,13 @@ def _trace_cases(config, concrete, cases, progress, apart=False) -> ModelTrace:
         with contextlib.suppress(_Again):  # the symbols tell what was lost
             _SymbolicRuns(trace, runnable, watch).all(cases, progress)
     if runnable.retyped and apart is False:
-        return _trace_cases(config, concrete, cases, progress, apart=True)
+        return _trace_cases(config, concrete, cases, progress, apart=True, near=near)
     trace.recorders = {c.name: trace.recorders[c.name] for c in cases if c.name in trace.recorders}
     return trace
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #5f7a91b2
 ALL_SYMBOLIC = "all integers symbolic"
+NEAR = "all integers symbolic, with hints near their numbers"  # for code that asks how large they are
 FORCED = "forced integers as numbers"  # those that the code turned into numbers
 MISLED = "misleading integers as numbers"  # those whose hints answer otherwise than the config's own numbers
 WIDTH = "heads as wide as the model"  # for code that takes the width of its heads for its own
@@ -340,6 +341,15 @@ def symbolic_rung(name: str, concrete=frozenset()) -> Rung:
 def unfolded_rung(concrete=frozenset()) -> Rung:
     "The rung on which all layers run on symbols, with the given attributes of a config as numbers"
     return Rung(UNFOLDED, _trace_unfolded, frozenset(concrete))
+
+
+def near_rung() -> Rung:
+    "The rung on which all attributes of a config are symbols whose hints are near its numbers"
+    return Rung(NEAR, _trace_near)
+
+
+def _trace_near(config, concrete, cases, progress) -> ModelTrace:
+    return _trace_cases(config, concrete, cases, progress, near=True)
 
 
 def _trace_unfolded(config, concrete, cases, progress) -> ModelTrace:

@@ -188,14 +188,23 @@ def build(config, **options):
             model = cls._from_config(text_config(config), **options)
         else:
             model = AutoModelForCausalLM.from_config(config, **options)
-        # torch.FloatTensor(...) of older code knows no default device
-        if torch.zeros(()).is_meta and not all(p.is_meta for p in model.parameters()):
-            model = model.to("meta")
+        if torch.zeros(()).is_meta:
+            _without_data(model)
         model.tie_weights()
     for m in model.modules():
         if hasattr(m, "warn_if_padding_and_no_attention_mask"):
             m.warn_if_padding_and_no_attention_mask = _no_warning  # it looks at token ids, which are not there
     return model.eval()
+
+# %% ../../../nbs/tracing/runtime/01_building.ipynb #de3f466e
+def _without_data(model) -> None:
+    "Put a model's weights on the meta device where torch.FloatTensor(...) of older code made them: it knows no default"
+    if all(p.is_meta for p in model.parameters()):
+        return
+    for m in model.modules():
+        for name, p in ((n, p) for n, p in m._parameters.items() if p is not None and not p.is_meta):
+            m._parameters[name] = torch.nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
+        m._buffers.update({n: b.to("meta") for n, b in m._buffers.items() if b is not None})
 
 
 def _no_warning(*args, **kwargs):

@@ -66,6 +66,7 @@ def _module_kind(module) -> tuple:
             for k, v in sorted(vars(m).items())
             if not k.startswith("_")
             and not _INDEX.search(k)
+            and k not in LAYERS
             and (v is None or isinstance(v, (bool, int, str, torch.SymInt)))
         )
         tensors = tuple(
