@@ -46,12 +46,25 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
         "model_args": {"embed_dim": 1024, "img_size": [448, 448], "depth": 23, "num_classes": 0, "global_pool": "",
                        "use_post_transformer_norm": False, "init_values": 0.1, "ref_feat_shape": [32, 32]}}},
     "gemma4": {"vision_config": {"model_type": "gemma4_vision"}},
+    "gemma4_unified": {"vision_config": {"model_type": "gemma4_unified_vision"},
+                       "text_config": {"model_type": "gemma4_unified_text", "hidden_size": 3840}},
+    "cohere_compass": {"text_config": {"rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 50000.0, "mrope_section": [24, 20, 20]}}}},
+    "idefics2": {"text_config": {"vocab_size": 32003}, "vision_config": {
+        "model_type": "idefics2_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "image_size": 980, "patch_size": 14}},
     "idefics3": {"scale_factor": 2, "vision_config": {
         "model_type": "idefics3_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
         "num_attention_heads": 16, "image_size": 364, "patch_size": 14}},
     "smolvlm": {"scale_factor": 4, "vision_config": {
         "model_type": "smolvlm_vision", "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
         "num_attention_heads": 12, "image_size": 512, "patch_size": 16}},
+    "inkling_mm_model": {"vision_config": {"model_type": "inkling_vision", "num_hidden_layers": 5}},
+    "qwen4_exp": {"text_config": {
+        "indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 2048,
+        "indexer_compress_ratio": 16,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
+                            "mrope_section": [11, 11, 10]}}},
     "hunyuan_vl": {"text_config": {**TEXT, "model_type": "hunyuan_vl_text", "head_dim": 32}},
     **{kind: {"text_config": HALF} for kind in ("glm4v", "glm46v", "glmga", "glm4v_moe")},
 }

@@ -75,15 +75,24 @@ _ROWS = ("hunyuan_vl",)  # whose rows of patches end with a token of their own
 _SQUARE = ("kimi_k25", "paddleocr_vl")  # whose patches keep their two sides
 
 
+def _limited_rule(tower, usual: dict, patch: int, merge: int) -> dict:
+    "The rule of patches that have a most only"
+    if "max_image_tokens" not in usual:
+        return {"rule": "budget", "patch": patch, "factor": patch * merge, "most": usual["max_patches"],
+                "side": usual["size"]["max_height"]}
+    windows = "window_attention" in (getattr(tower, "layer_types", None) or ())
+    rule = {"rule": "aspect", "patch": patch, "factor": patch * merge, "most": usual["max_image_tokens"]}
+    return rule | ({"window": tower.pos_emb_height} if windows else {})
+
+# %% ../../../nbs/tracing/images/00_cuts.ipynb #a7c01d5e
 def _grid_rule(kind: str, config, tower, usual: dict) -> dict:
     patch = first(tower, "patch_size", default=usual.get("patch_size", 14))
     merge = first(tower, "spatial_merge_size", "merge_size", "merge_kernel_size", default=usual.get("merge_size", 1))
     size = usual.get("size", {})
     least, most = size.get("shortest_edge", 0), size.get("longest_edge", 0)
     square = {"flat": False} if kind in _SQUARE else {}
-    if "max_height" in size:
-        return {"rule": "budget", "patch": patch, "factor": patch * merge, "most": usual["max_patches"],
-                "side": size["max_height"], **square}
+    if "max_height" in size or "max_image_tokens" in usual and "min_image_tokens" not in usual:
+        return _limited_rule(tower, usual, patch, merge) | square
     if "max_image_tokens" in usual:
         least, most = (usual[n] * usual["temporal_patch_size"] * (patch * merge)**2
                        for n in ("min_image_tokens", "max_image_tokens"))
@@ -100,6 +109,28 @@ def _grid_rule(kind: str, config, tower, usual: dict) -> dict:
     if kind in _ROWS:
         rule |= {"rows": True}
     return rule
+
+# %% ../../../nbs/tracing/images/00_cuts.ipynb #44bd0554
+def _whole_rule(config, tower, usual: dict, named) -> dict | None:
+    "The rule of images that stay in one piece, of their own size; None for others"
+    size, channels = usual.get("size") or {}, first(tower, "num_channels", default=3)
+    if "image_grid_hw" in named:
+        merge, least = round(1 / config.downsample_ratio), usual["min_num_patches"]
+        most = min(max((usual["max_model_len"] - 4) * merge**2, least), usual["max_num_patches"])
+        return {"rule": "scaled", "patch": tower.patch_size, "factor": tower.patch_size * merge, "least": least,
+                "most": most}
+    if usual.get("do_image_splitting") is False and {"shortest_edge", "longest_edge"} <= set(size):
+        return {"rule": "between", "shortest": size["shortest_edge"], "longest": size["longest_edge"],
+                "patch": tower.patch_size, "around": 2}
+    if isinstance(usual.get("patch_size"), dict):
+        patch = usual["patch_size"]["height"]
+        return {"rule": "box", "patch": patch, "box": [size["height"], size["width"]], "breaks": 1, "around": 1,
+                "each": [channels * patch**2]}
+    if "rescale_image_max_upscaled_long_edge" in usual:
+        patch = tower.patch_size
+        frames = tower.temporal_patch_size
+        return {"rule": "box", "patch": patch, "more": True, "each": [frames, patch, patch, channels]}
+    return None
 
 # %% ../../../nbs/tracing/images/00_cuts.ipynb #5046bc21
 def _usual_side(usual: dict) -> int | None:
@@ -134,7 +165,10 @@ def rule_of(model) -> dict:
         raise TraceError("its processor adds crops of large images, of which no rule is known here")
     if "image_position_ids" in named:
         pool = first(tower, "pooling_kernel_size", default=usual.get("pooling_kernel_size", 3))
-        return {"rule": "soft", "patch": tower.patch_size, "pool": pool, "tokens": usual["max_soft_tokens"]} | said
+        patch = tower.patch_size
+        if first(tower, "model_patch_size") == patch * pool:  # its processor merges them
+            patch, pool = patch * pool, 1
+        return {"rule": "soft", "patch": patch, "pool": pool, "tokens": usual["max_soft_tokens"]} | said
     if "image_grid_thw" in named:
         return _grid_rule(kind, config, tower, usual) | said
     if getattr(tower, "model_type", "") == "pixtral":
@@ -142,4 +176,4 @@ def rule_of(model) -> dict:
         longest = usual.get("size", {}).get("longest_edge", first(tower, "image_size", default=1024))
         return {"rule": "longest", "longest": longest, "factor": tower.patch_size * merge, "patch": tower.patch_size,
                 "breaks": 1} | said
-    return _square_rule(kind, config, tower, usual) | said
+    return (_whole_rule(config, tower, usual, named) or _square_rule(kind, config, tower, usual)) | said

@@ -86,7 +86,8 @@ def _packed(original, known):
 
 # %% ../../../nbs/tracing/images/02_execution.ipynb #1aa06eaf
 HOST = ("get_vision_cu_seqlens", "get_vision_attention_seqlens", "get_vision_position_ids", "get_vision_window_index",
-        "get_vision_interpolation_indices_and_weights", "get_vision_nearest_position_ids", "get_vision_merged_shape")
+        "get_vision_interpolation_indices_and_weights", "get_vision_nearest_position_ids", "get_vision_merged_shape",
+        "get_vision_pixel_shuffle_index")
 
 
 def as_known(values: KnownValues, real: torch.Tensor) -> torch.Tensor:
@@ -98,14 +99,21 @@ def as_known(values: KnownValues, real: torch.Tensor) -> torch.Tensor:
 
 
 class _Written(TorchFunctionMode):
-    "Within it, `torch.tensor([...])` on the meta device knows what was written there"
+    "Within it, `torch.tensor([...])` and `x[[...]]` on the meta device know what was written there"
 
     def __init__(self, values: KnownValues):
         super().__init__()
         self.values = values
 
+    def _index(self, index):
+        "An index with its lists as tensors whose values are known"
+        listed = lambda i: as_known(self.values, torch.tensor(i, device="cpu")) if isinstance(i, list) else i
+        return tuple(map(listed, index)) if type(index) is tuple else listed(index)
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func is torch.Tensor.__getitem__ and args[0] in self.values.known:
+            return func(args[0], self._index(args[1]))
         if func not in (torch.tensor, torch.as_tensor) or isinstance(args[0], torch.Tensor):
             return func(*args, **kwargs)
         with _disable_current_modes():
@@ -148,7 +156,8 @@ class ImageRun:
 
 def _features(found) -> list[torch.Tensor]:
     "The rows for the language model in what `get_image_features` gives"
-    found = getattr(found, "pooler_output", found)
+    rows = getattr(found, "pooler_output", found)
+    found = found.last_hidden_state if rows is None else rows
     found = found[0] if isinstance(found, (list, tuple)) and isinstance(found[0], (list, tuple)) else found
     return [t for t in tree_leaves(found) if isinstance(t, torch.Tensor)]
 

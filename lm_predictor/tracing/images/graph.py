@@ -29,6 +29,11 @@ _TERMS = {  # rule -> the terms that a figure may have
     "fixed": ("1", "images", "images**2"),
     "grid": (*_PER_IMAGE, "images*windowed"),
     "budget": _PER_IMAGE,
+    "aspect": (*_PER_IMAGE, "images*windowed"),
+    "scaled": (*_PER_IMAGE, "side**2", "images*side**2"),
+    "box": _PER_IMAGE,
+    "between": ("1", "images", "rows", "columns", "rows*columns", "images*rows", "images*columns",
+                "images*rows*columns", "pixels", "images*pixels", "images*rows**2*columns**2"),
     "soft": ("1", "images", "patches", "images*patches", "images**2"),
     "anyres": ("1", "images", "tiles", "images*tiles", "rows", "columns", "images*rows", "images*columns",
                "rows*columns", "images*rows*columns"),
@@ -60,9 +65,14 @@ def sizes_to_try(rule: dict) -> list[tuple[int, int]]:
         return [(int(rule["height"] * a), int(rule["width"] * b)) for a, b in _SIDES]
     if rule["rule"] == "soft":
         return [(96 * a + 7, 96 * b + 7) for a, b in _SOFT]
-    factor = rule.get("factor", 32)
+    if rule["rule"] == "between":
+        return [(rule["shortest"] + 37 * a, rule["shortest"] + 31 * b) for a, b in _MORE]
+    if rule["rule"] == "scaled":  # what is done to its table of positions depends on which side is the longer one
+        return [(rule["factor"] * (16 + min(a, b)), rule["factor"] * (16 + max(a, b))) for a, b in _MORE]
+    factor = rule.get("factor", rule.get("patch", 32))
     least = max(8, int((rule.get("least", 0) / rule.get("frames", 1)) ** 0.5) // factor + 1)
-    return [(factor * (least + a), factor * (least + b)) for a, b in _MORE]
+    step = factor * max(1, rule.get("window", 0) * rule.get("patch", 0) // factor // 8)  # some fill a window
+    return [(step * (least + a), step * (least + b)) for a, b in _MORE]
 
 
 # from 3 images on, loops over images are seen to be loops

@@ -15,13 +15,13 @@ from ..runtime.building import default_dtype
 from ..recording.recorder import TraceError
 
 # %% ../../../nbs/tracing/images/01_inputs.ipynb #da7d37c2
-def build_whole(config) -> torch.nn.Module:
+def build_whole(config, **options) -> torch.nn.Module:
     "The vision-language model of a transformers config, in bfloat16 on the meta device, without values"
     from transformers.initialization import no_init_weights
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as classes
     with torch.device("meta"), no_init_weights(), default_dtype(torch.float32):
         cls = classes[type(config)]
-        model = cls._from_config(config, dtype=torch.bfloat16, attn_implementation="eager")
+        model = cls._from_config(config, dtype=torch.bfloat16, attn_implementation="eager", **options)
         model.tie_weights()
     return model.eval().requires_grad_(False)
 
@@ -62,6 +62,8 @@ def _patches(named, rule: dict, cut: Cut, images: int, channels: int, frames: in
     patch = rule["patch"]
     rows, columns, sides = cut.height // patch, cut.width // patch, (patch, patch)
     given = {"image_grid_thw": torch.tensor([[1, rows, columns]] * images)}
+    if "image_grid_hw" in named:
+        given = {"image_grid_hw": torch.tensor([[rows, columns]] * images)}
     if "image_merge_sizes" in named:
         given["image_merge_sizes"] = torch.tensor([rule["factor"] // patch] * images)
     shape = (channels * frames * patch * patch,) if rule.get("flat", True) else (channels, *sides)
@@ -75,6 +77,13 @@ def _padded(rule: dict, cut: Cut, images: int, channels: int) -> dict:
     places[:rows * columns] = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).flip(-1)
     return {"pixel_values": (images, many, channels * rule["patch"]**2),
             "image_position_ids": places.expand(images, -1, -1).clone()}
+
+# %% ../../../nbs/tracing/images/01_inputs.ipynb #d7c01d51
+def _masked(cut: Cut, images: int, channels: int) -> dict:
+    "Images, which code tells from those of zeros, and which of their pixels are no padding"
+    pixels = torch.ones((), dtype=torch.bfloat16).expand(1, images, channels, cut.height, cut.width)
+    return {"pixel_values": pixels,
+            "pixel_attention_mask": torch.ones((1, images, cut.height, cut.width), dtype=torch.int64)}
 
 
 def _tiles(named, rule: dict, cut: Cut, images: int, channels: int) -> dict:
@@ -97,8 +106,13 @@ def image_inputs(model, rule: dict, cut: Cut, images: int) -> dict:
         return _tiles(named, rule, cut, images, channels)
     if rule["rule"] == "soft":
         return _padded(rule, cut, images, channels)
-    if "image_grid_thw" in named:
-        return _patches(named, rule, cut, images, channels, first(tower, "temporal_patch_size", default=1))
+    if rule["rule"] == "box":
+        return {"pixel_values": (images * cut.values["patches"], *rule["each"])}
+    if rule["rule"] == "between":
+        return _masked(cut, images, channels)
+    if "image_grid_thw" in named or "image_grid_hw" in named:
+        return _patches(named, rule, cut, images, channels,
+                        first(tower, "temporal_patch_size", "patch_temporal", default=1))
     found = {"pixel_values": (images, channels, cut.height, cut.width)}
     if "image_sizes" in named and rule["rule"] == "longest":
         found["image_sizes"] = torch.tensor([[cut.height, cut.width]] * images)
