@@ -60,6 +60,20 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
         "model_type": "smolvlm_vision", "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
         "num_attention_heads": 12, "image_size": 512, "patch_size": 16}},
     "inkling_mm_model": {"vision_config": {"model_type": "inkling_vision", "num_hidden_layers": 5}},
+    "deepseek_ocr2": {"text_config": {
+        "vocab_size": 129280, "hidden_size": 1280, "intermediate_size": 6848, "num_hidden_layers": 12,
+        "num_attention_heads": 10, "moe_intermediate_size": 896, "num_experts_per_tok": 6,
+        "mlp_layer_types": ["dense", *["sparse"] * 11]}, "vision_config": {
+        "model_type": "deepseek_ocr2_vision", "encoder_config": {
+            "model_type": "deepseek_ocr2_encoder", "hidden_size": 896, "intermediate_size": 4864,
+            "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2}}},
+    "granite4_vision": {
+        "downsample_rate": "4/8", "deepstack_layer_map": [[-19, 9], [-13, 6], [-7, 3], [-1, 0]],
+        "vision_feature_select_strategy": "full",
+        "image_grid_pinpoints": [[384 * a, 384 * b] for a in range(1, 11) for b in range(1, 11) if 1 < a * b <= 10],
+        "vision_config": {**SIGLIP, "image_size": 384, "patch_size": 16},
+        "text_config": {"vocab_size": 100352, "hidden_size": 2560, "intermediate_size": 8192, "num_hidden_layers": 40,
+                        "num_attention_heads": 40, "num_key_value_heads": 8}},
     "qwen4_exp": {"text_config": {
         "indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 2048,
         "indexer_compress_ratio": 16,

@@ -9,6 +9,7 @@ __all__ = ['processor_name', 'eval_numbers', 'processor_defaults', 'rule_of']
 import ast
 import importlib.util
 import inspect
+from fractions import Fraction
 from pathlib import Path
 
 from ..recording.recorder import TraceError
@@ -60,8 +61,9 @@ def processor_defaults(model_type: str) -> dict:
     path = _source_of(name) if name else None
     body = next((n.body for n in ast.parse(path.read_text(encoding="utf-8")).body
                  if isinstance(n, ast.ClassDef) and n.name == name), []) if path else []
-    rows = {s.targets[0].id: _number(s.value) for s in body
-            if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)}
+    named = lambda s: s.targets[0] if isinstance(s, ast.Assign) else s.target
+    rows = {named(s).id: _number(s.value) for s in body
+            if isinstance(s, (ast.Assign, ast.AnnAssign)) and s.value and isinstance(named(s), ast.Name)}
     return {"processor": name, **{k: v for k, v in rows.items() if v is not None}} if name else {}
 
 # %% ../../../nbs/tracing/images/00_cuts.ipynb #27e0167c
@@ -132,6 +134,24 @@ def _whole_rule(config, tower, usual: dict, named) -> dict | None:
         return {"rule": "box", "patch": patch, "more": True, "each": [frames, patch, patch, channels]}
     return None
 
+# %% ../../../nbs/tracing/images/00_cuts.ipynb #5d95bc7f
+def _cropped_rule(tower, usual: dict, named) -> dict | None:
+    "The rule of tiles whose grid follows from the ratio of an image, or that overlap; None for others"
+    size = usual.get("size") or {}
+    tile, limits = {n: size.get(n) for n in ("height", "width")}, {}
+    if "min_patches" in usual:
+        limits = {"least": usual["min_patches"], "most": usual["max_patches"]}
+    if "pixel_values_local" in named and limits:
+        return {"rule": "crops", "side": usual["tile_size"], **limits, **tile}
+    if "pixel_values_local" in named:
+        return {"rule": "windows", "side": usual["patch_size"], "longest": usual["max_image_size"], **tile}
+    if "image_token_pooling" in named:
+        return {"rule": "overlap", "patch": tower.patch_size, "margin": sum(usual["overlap_margins"]),
+                "pool": usual["pooling_size"][0], "most": usual["max_crops"], **tile}
+    if limits and "fine_route" in usual:
+        return {"rule": "closest", "longest": 16, **limits, **tile}  # it has tokens for 16 rows and columns
+    return None
+
 # %% ../../../nbs/tracing/images/00_cuts.ipynb #5046bc21
 def _usual_side(usual: dict) -> int | None:
     "The side of the square that a processor makes of every image; None for one that does not"
@@ -144,7 +164,8 @@ def _square_rule(kind: str, config, tower, usual: dict) -> dict:
     size = first(tower, "image_size", "img_size") or first(config, "image_size") or _usual_side(usual)
     tile = {"height": size, "width": size}
     if choices := getattr(config, "image_grid_pinpoints", None):
-        return {"rule": "anyres", "patch": tower.patch_size, "choices": list(map(list, choices)), **tile}
+        patch = tower.patch_size / Fraction(getattr(config, "downsample_rate", None) or 1)
+        return {"rule": "anyres", "patch": int(patch), "choices": list(map(list, choices)), **tile}
     if kind in _CANVAS:
         return {"rule": "canvas", "most": usual["max_patches"], **_CANVAS[kind], **tile}
     if usual.get("do_image_splitting") and "max_image_size" in usual:
@@ -161,8 +182,6 @@ def rule_of(model) -> dict:
     kind, usual = config.model_type, processor_defaults(model.config.model_type)
     named = inspect.signature(unwrapped(type(image_owner(model)).get_image_features)).parameters
     said = {"processor": usual["processor"]} if usual else {}
-    if "pixel_values_local" in named:
-        raise TraceError("its processor adds crops of large images, of which no rule is known here")
     if "image_position_ids" in named:
         pool = first(tower, "pooling_kernel_size", default=usual.get("pooling_kernel_size", 3))
         patch = tower.patch_size
@@ -176,4 +195,5 @@ def rule_of(model) -> dict:
         longest = usual.get("size", {}).get("longest_edge", first(tower, "image_size", default=1024))
         return {"rule": "longest", "longest": longest, "factor": tower.patch_size * merge, "patch": tower.patch_size,
                 "breaks": 1} | said
-    return (_whole_rule(config, tower, usual, named) or _square_rule(kind, config, tower, usual)) | said
+    found = _whole_rule(config, tower, usual, named) or _cropped_rule(tower, usual, named)
+    return (found or _square_rule(kind, config, tower, usual)) | said

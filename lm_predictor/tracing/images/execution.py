@@ -157,14 +157,20 @@ class ImageRun:
 def _features(found) -> list[torch.Tensor]:
     "The rows for the language model in what `get_image_features` gives"
     rows = getattr(found, "pooler_output", found)
-    found = found.last_hidden_state if rows is None else rows
+    if rows is None:  # what is added in later layers are as many rows each
+        added = getattr(found, "deepstack_features", None)
+        rows = found.last_hidden_state if added is None else added[0][1]
+    found = rows
     found = found[0] if isinstance(found, (list, tuple)) and isinstance(found[0], (list, tuple)) else found
     return [t for t in tree_leaves(found) if isinstance(t, torch.Tensor)]
 
 
 def _given(values: KnownValues, inputs: dict) -> dict:
-    pixels = lambda shape: torch.empty(shape, dtype=torch.bfloat16, device="meta")
-    return {n: as_known(values, v) if isinstance(v, torch.Tensor) else pixels(v) for n, v in inputs.items()}
+    def given(value):
+        if isinstance(value, torch.Tensor):
+            return as_known(values, value)
+        return value if isinstance(value, list) else torch.empty(value, dtype=torch.bfloat16, device="meta")
+    return {n: given(v) for n, v in inputs.items()}
 
 
 _AFTER = {"llama4": "multi_modal_projector"}  # model type -> what its forward() does with the features of the tower
@@ -200,7 +206,7 @@ def run_images(model: torch.nn.Module, inputs: dict, record: bool = True) -> Ima
                 made = _features(_projected(owner, owner.get_image_features(**given), model))
             return _run_of(made, flops=counter.get_total_flops())
         with on_images(model, values), recording(model, ImageRecorder(model)) as recorder:
-            for t in given.values():
+            for t in (t for t in given.values() if isinstance(t, torch.Tensor)):
                 recorder.storage(t, "input")
             made = _features(_root(owner, given, model)())
         recorder.logits, *others = dict.fromkeys(recorder.storage(t).id for t in made)

@@ -85,13 +85,43 @@ def _masked(cut: Cut, images: int, channels: int) -> dict:
     return {"pixel_values": pixels,
             "pixel_attention_mask": torch.ones((1, images, cut.height, cut.width), dtype=torch.int64)}
 
+# %% ../../../nbs/tracing/images/01_inputs.ipynb #e7c01d51
+def _pools(rows: int, columns: int, pool: int) -> torch.Tensor:
+    "Which patches of a grid are pooled together, -1 for those beyond its sides"
+    more = [-n % pool for n in (columns, rows)]
+    grid = torch.nn.functional.pad(torch.arange(rows * columns).view(rows, columns), (
+        more[0] // 2, more[0] - more[0] // 2, more[1] // 2, more[1] - more[1] // 2), value=-1)
+    return grid.unfold(0, pool, pool).unfold(1, pool, pool).reshape(-1, pool**2)
 
+
+def _overlapping(rule: dict, cut: Cut, images: int, channels: int) -> dict:
+    "The patches of all tiles, which of them are pooled together, and the grids of what becomes of them"
+    patch, pool, window = rule["patch"], rule["pool"], rule["height"] // rule["patch"] - rule["margin"]
+    fine, sides = rule["height"] // patch, [cut.values["rows"], cut.values["columns"]]
+    large = [(n * pool - rule["margin"]) // window * window + rule["margin"] for n in sides]  # in patches
+    pools = torch.cat([_pools(fine, fine, pool), _pools(*large, pool)])
+    whole = -(-fine // pool)
+    return {"pixel_values": (images * cut.values["tiles"], fine**2, channels * patch**2),
+            "image_token_pooling": torch.cat([pools] * images),
+            "image_grids": torch.tensor([[whole, whole, *sides]] * images)}
+
+# %% ../../../nbs/tracing/images/01_inputs.ipynb #f7c01d51
 def _tiles(named, rule: dict, cut: Cut, images: int, channels: int) -> dict:
     "The tiles of all images"
     many = cut.values["tiles"]
     each = channels, cut.height, cut.width
     if rule["rule"] == "anyres":
         return {"pixel_values": (images, many, *each), "image_sizes": torch.tensor([cut.asked] * images)}
+    if rule["rule"] == "overlap":
+        return _overlapping(rule, cut, images, channels)
+    if "side" in rule:  # crops beside the whole image
+        found = {"pixel_values": (images, *each), "num_local_patches": [many] * images,
+                 "pixel_values_local": (images * many, channels, rule["side"], rule["side"])}
+        grids = {"patches_grid": [[cut.values["columns"], cut.values["rows"]]] * images}
+        return found | (grids if "patches_grid" in named else {})
+    if rule["rule"] == "closest":
+        return {"pixel_values": (1, images * many, *each),
+                "pixel_attention_mask": torch.ones((1, images * many), dtype=torch.bool)}
     if rule["rule"] == "split":  # its code looks for tiles of zeros
         return {"pixel_values": torch.ones((), dtype=torch.bfloat16).expand(1, images * many, *each)}
     return {"pixel_values": (images * many, *each)}
