@@ -74,6 +74,13 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
         "vision_config": {**SIGLIP, "image_size": 384, "patch_size": 16},
         "text_config": {"vocab_size": 100352, "hidden_size": 2560, "intermediate_size": 8192, "num_hidden_layers": 40,
                         "num_attention_heads": 40, "num_key_value_heads": 8}},
+    **{kind: {"vision_config": {
+        "model_type": f"{kind}_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "image_size": 980, "patch_size": 14}}
+       for kind in ("minicpmv4_6", "minicpmv4_7", "minicpm_ocr")},
+    "lfm2_vl": {"vision_config": {
+        "model_type": "siglip2_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "patch_size": 16, "num_patches": 256, "vision_use_head": False}},
     "qwen4_exp": {"text_config": {
         "indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 2048,
         "indexer_compress_ratio": 16,

@@ -148,6 +148,15 @@ def _cropped_rule(tower, usual: dict, named) -> dict | None:
     if "image_token_pooling" in named:
         return {"rule": "overlap", "patch": tower.patch_size, "margin": sum(usual["overlap_margins"]),
                 "pool": usual["pooling_size"][0], "most": usual["max_crops"], **tile}
+    if "target_sizes" in named:
+        merged = 2 if usual["downsample_mode"] == "4x" else 4
+        return {"rule": "slices", "height": usual["scale_resolution"], "width": usual["scale_resolution"],
+                "patch": tower.patch_size, "factor": tower.patch_size * merged, "most": usual["max_slice_nums"]}
+    if "spatial_shapes" in named:
+        return {"rule": "filled", "patch": tower.patch_size, "factor": tower.patch_size * usual["downsample_factor"],
+                "fewest_tokens": usual["min_image_tokens"], "most_tokens": usual["max_image_tokens"],
+                "tolerance": usual["max_pixels_tolerance"], "least": usual["min_tiles"], "most": usual["max_tiles"],
+                "height": usual["tile_size"], "width": usual["tile_size"]}
     if limits and "fine_route" in usual:
         return {"rule": "closest", "longest": 16, **limits, **tile}  # it has tokens for 16 rows and columns
     return None

@@ -43,13 +43,13 @@ def packed_cost(heads: int, width: int, values: int, pairs: int) -> Cost:
 
 # %% ../../../nbs/tracing/images/02_execution.ipynb #884abe45
 def anywhere(view):
-    "What part of its memory a tensor views, without its beginning where it is rows that follow each other"
+    "What part of its memory a tensor views, without its beginning where its elements follow each other, in any order"
     if view is None:
         return None
     whole, (start, *rest) = view
     sizes, strides, step = rest[:len(rest) // 2], rest[len(rest) // 2:], 1
-    for n, stride in zip(sizes[::-1], strides[::-1]):
-        if stride != step and n != 1:
+    for stride, n in sorted((stride, n) for n, stride in zip(sizes, strides) if n != 1):
+        if stride != step:
             return view
         step *= n
     return whole, (0, *rest)

@@ -11,6 +11,7 @@ import inspect
 import torch
 
 from ...models.images.processor import Cut
+from ...models.images.tiles import slices_of
 from ..runtime.building import default_dtype
 from ..recording.recorder import TraceError
 
@@ -85,6 +86,25 @@ def _masked(cut: Cut, images: int, channels: int) -> dict:
     return {"pixel_values": pixels,
             "pixel_attention_mask": torch.ones((1, images, cut.height, cut.width), dtype=torch.int64)}
 
+# %% ../../../nbs/tracing/images/01_inputs.ipynb #14ff9763
+def _sliced(rule: dict, cut: Cut, images: int, channels: int) -> dict:
+    "The patches of all images and their slices side by side, and the grid of each of them"
+    whole, (rows, columns), each = slices_of(rule, *cut.asked)
+    grids = [[n // rule["patch"] for n in size] for size in (whole, *[each] * (rows * columns))] * images
+    many = sum(a * b for a, b in grids)
+    return {"pixel_values": (1, channels, rule["patch"], many * rule["patch"]),
+            "target_sizes": torch.tensor(grids, dtype=torch.int32)}
+
+
+def _filled(rule: dict, cut: Cut, images: int, channels: int) -> dict:
+    "Patches of tiles and of whole images, filled up to as many as a tile has, which of them are none, and their grids"
+    patch, side = rule["patch"], rule["height"] // rule["patch"]
+    most = max(side**2, rule["most_tokens"] * (rule["factor"] // patch)**2)
+    grids = [*[[side, side]] * cut.values["tiles"], [cut.height // patch, cut.width // patch]] * images
+    held = torch.tensor([[a * b] for a, b in grids])
+    return {"pixel_values": (len(grids), most, channels * patch**2), "spatial_shapes": torch.tensor(grids),
+            "pixel_attention_mask": (torch.arange(most) < held).to(torch.int32)}
+
 # %% ../../../nbs/tracing/images/01_inputs.ipynb #e7c01d51
 def _pools(rows: int, columns: int, pool: int) -> torch.Tensor:
     "Which patches of a grid are pooled together, -1 for those beyond its sides"
@@ -132,10 +152,11 @@ def image_inputs(model, rule: dict, cut: Cut, images: int) -> dict:
     fn = unwrapped(type(image_owner(model)).get_image_features)
     named, tower = inspect.signature(fn).parameters, vision_config(model.config)
     channels = first(tower, "in_channels", "num_channels", "in_chans", default=3)
+    own = {"slices": _sliced, "filled": _filled, "soft": _padded}.get(rule["rule"])
+    if own:
+        return own(rule, cut, images, channels)
     if "tiles" in cut.values:
         return _tiles(named, rule, cut, images, channels)
-    if rule["rule"] == "soft":
-        return _padded(rule, cut, images, channels)
     if rule["rule"] == "box":
         return {"pixel_values": (images * cut.values["patches"], *rule["each"])}
     if rule["rule"] == "between":
