@@ -42,13 +42,14 @@ def packed_cost(heads: int, width: int, values: int, pairs: int) -> Cost:
     return Cost("attention", products + (CONVENTION["elementwise"] + CONVENTION["softmax"]) * heads * pairs, products)
 
 # %% ../../../nbs/tracing/images/02_execution.ipynb #884abe45
-def anywhere(view):
-    "What part of its memory a tensor views, without its beginning where its elements follow each other, in any order"
+def anywhere(view, mixed: bool = False):
+    "What part of its memory a tensor views, without its beginning where it is whole rows (mixed: or columns)"
     if view is None:
         return None
     whole, (start, *rest) = view
     sizes, strides, step = rest[:len(rest) // 2], rest[len(rest) // 2:], 1
-    for stride, n in sorted((stride, n) for n, stride in zip(sizes, strides) if n != 1):
+    rows = [(stride, n) for n, stride in zip(sizes[::-1], strides[::-1]) if n != 1]
+    for stride, n in sorted(rows) if mixed else rows:
         if stride != step:
             return view
         step *= n
@@ -60,7 +61,8 @@ class ImageRecorder(Recorder):
 
     def _reads(self, ins, given, cost):
         "Each row of an image is read as those of any other: where they begin in memory makes no difference"
-        return [(t, n, anywhere(view)) for t, n, view in super()._reads(ins, given, cost)]
+        found = super()._reads(ins, given, cost)
+        return [(t, n, anywhere(view, mixed=len(found) == 1)) for t, n, view in found]  # else it may read several
 
     def _record(self, func, name, args, kwargs, out):
         if name != _PACKED:
