@@ -46,12 +46,46 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
         "model_args": {"embed_dim": 1024, "img_size": [448, 448], "depth": 23, "num_classes": 0, "global_pool": "",
                        "use_post_transformer_norm": False, "init_values": 0.1, "ref_feat_shape": [32, 32]}}},
     "gemma4": {"vision_config": {"model_type": "gemma4_vision"}},
+    "gemma4_unified": {"vision_config": {"model_type": "gemma4_unified_vision"},
+                       "text_config": {"model_type": "gemma4_unified_text", "hidden_size": 3840}},
+    "cohere_compass": {"text_config": {"rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 50000.0, "mrope_section": [24, 20, 20]}}}},
+    "idefics2": {"text_config": {"vocab_size": 32003}, "vision_config": {
+        "model_type": "idefics2_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "image_size": 980, "patch_size": 14}},
     "idefics3": {"scale_factor": 2, "vision_config": {
         "model_type": "idefics3_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
         "num_attention_heads": 16, "image_size": 364, "patch_size": 14}},
     "smolvlm": {"scale_factor": 4, "vision_config": {
         "model_type": "smolvlm_vision", "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
         "num_attention_heads": 12, "image_size": 512, "patch_size": 16}},
+    "inkling_mm_model": {"vision_config": {"model_type": "inkling_vision", "num_hidden_layers": 5}},
+    "deepseek_ocr2": {"text_config": {
+        "vocab_size": 129280, "hidden_size": 1280, "intermediate_size": 6848, "num_hidden_layers": 12,
+        "num_attention_heads": 10, "moe_intermediate_size": 896, "num_experts_per_tok": 6,
+        "mlp_layer_types": ["dense", *["sparse"] * 11]}, "vision_config": {
+        "model_type": "deepseek_ocr2_vision", "encoder_config": {
+            "model_type": "deepseek_ocr2_encoder", "hidden_size": 896, "intermediate_size": 4864,
+            "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2}}},
+    "granite4_vision": {
+        "downsample_rate": "4/8", "deepstack_layer_map": [[-19, 9], [-13, 6], [-7, 3], [-1, 0]],
+        "vision_feature_select_strategy": "full",
+        "image_grid_pinpoints": [[384 * a, 384 * b] for a in range(1, 11) for b in range(1, 11) if 1 < a * b <= 10],
+        "vision_config": {**SIGLIP, "image_size": 384, "patch_size": 16},
+        "text_config": {"vocab_size": 100352, "hidden_size": 2560, "intermediate_size": 8192, "num_hidden_layers": 40,
+                        "num_attention_heads": 40, "num_key_value_heads": 8}},
+    **{kind: {"vision_config": {
+        "model_type": f"{kind}_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "image_size": 980, "patch_size": 14}}
+       for kind in ("minicpmv4_6", "minicpmv4_7", "minicpm_ocr")},
+    "lfm2_vl": {"vision_config": {
+        "model_type": "siglip2_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "patch_size": 16, "num_patches": 256, "vision_use_head": False}},
+    "qwen4_exp": {"text_config": {
+        "indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 2048,
+        "indexer_compress_ratio": 16,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
+                            "mrope_section": [11, 11, 10]}}},
     "hunyuan_vl": {"text_config": {**TEXT, "model_type": "hunyuan_vl_text", "head_dim": 32}},
     **{kind: {"text_config": HALF} for kind in ("glm4v", "glm46v", "glmga", "glm4v_moe")},
 }

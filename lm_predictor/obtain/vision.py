@@ -132,12 +132,13 @@ def _language_parameters(config: dict) -> int:
     return count
 
 
-def _compared(model, rule: dict, graph) -> list:
+def _compared(full, rule: dict, graph) -> list:
     "FLOPs in matrix products of torch's counter at two workloads: [images, height, width, FLOPs]; raises ModelError"
     from lm_predictor.tracing.images.graph import sizes_to_try
-    from lm_predictor.tracing.images.inputs import image_inputs
+    from lm_predictor.tracing.images.inputs import build_whole, image_inputs
     from lm_predictor.tracing.images.execution import run_images
     from lm_predictor.verification.runs.counter import matmul_flops
+    model = build_whole(copy.deepcopy(full), experts_implementation="batched_mm")  # the counter knows its products
     sizes, found = sizes_to_try(rule), []
     many = 1 if rule["rule"] == "longest" else 2  # its source masks what other images would be, and computes it
     for images, size in ((1, sizes[4]), (many, sizes[2])):
@@ -172,14 +173,17 @@ def _weights(model, language: int) -> tuple[int, object]:
     held = [parse(f"{count - wide}*w_bytes"), *(parse(p.numel() * p.element_size()) for p in exact)]
     return count, total(held)
 
-
-def _notes(model, graph) -> tuple[str, ...]:
+# %% ../../nbs/obtain/06_vision.ipynb #c7c01d51
+def _notes(model, rule: dict, graph) -> tuple[str, ...]:
     "What a reader of the figures of an image part must know"
     import inspect
     found = []
     if any(n.op == "packed_attention" for n in graph.nodes):
         found.append("attention of the vision tower is one kernel over packed images, and tables of indexes are made "
                      "on the host, as engines do")
+    if rule["rule"] == "scaled":
+        found.append("counted for images at least as wide as high; of a higher one the cut table of positions is "
+                     "copied once more")
     if "token_type_ids" in inspect.signature(model.forward).parameters:
         found.append("tokens of one image may see each other in the language model; they are counted as causal")
     return tuple(found)
@@ -207,14 +211,14 @@ def trace_vision(config: dict, width: int | None) -> VisionRecord:
     with quiet():
         full = whole_config(config)
         model, rule, graph, features, uncounted = _traced(full)
-        compared, language = _compared(model, rule, graph), _language_parameters(config)
+        compared, language = _compared(full, rule, graph), _language_parameters(config)
         (count, held), settings = _weights(model, language), settings_of_images(full, width, config)
     digest = hashlib.sha256(json.dumps([{k: v["value"] for k, v in settings.items()}, rule], sort_keys=True).encode())
     packages = {p: importlib.metadata.version(p).split("+")[0] for p in ("torch", "transformers")}
     modules = tuple(dict.fromkeys((c.path, c.class_name) for c in graph.calls))
     return VisionRecord(
         f"{kind}-{digest.hexdigest()[:8]}", kind, f"{type(model).__module__}.{type(model).__qualname__}", packages,
-        settings, count, held, modules, graph, features, rule, uncounted, _notes(model, graph),
+        settings, count, held, modules, graph, features, rule, uncounted, _notes(model, rule, graph),
         {"matmul_flops equals FlopCounterMode": compared, "parameters of the whole": count + language}
     )
 

@@ -16,7 +16,8 @@ from .storage.files import DatabaseError, read_json, write_json
 from .graph import Graph, check_graph, check_names, graph_from_json, graph_to_json
 
 # %% ../../nbs/records/06_vision.ipynb #92c93ac4
-SIZES = ("images", "patches", "rows", "columns", "tiles", "windowed")  # the symbols of a graph, see models.images
+# the symbols of a graph, see models.images
+SIZES = ("images", "patches", "rows", "columns", "tiles", "windowed", "side", "pixels", "sliced")
 _WIDTHS = ("w_bytes", "a_bytes", "kv_bytes")
 
 

@@ -176,7 +176,7 @@ def _elementwise(inputs, outputs, args):
     return CONVENTION["elementwise"] * numel(outputs[0].shape)
 
 # %% ../../../nbs/cost/rules/00_operators.ipynb #974c8ad1
-@rule("sum mean amax amin max min prod all any argmax argmin logsumexp linalg_vector_norm var std "
+@rule("sum mean amax amin max min prod all any _is_all_true argmax argmin logsumexp linalg_vector_norm var std "
       "var_mean", "reduction")
 def _reduction(inputs, outputs, args):
     return CONVENTION["reduction"] * numel(inputs[0].shape)

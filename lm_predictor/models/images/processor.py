@@ -6,6 +6,7 @@
 __all__ = ['RULES', 'LONGEST_SIDE', 'Cut', 'image_rule', 'check_image_size']
 
 # %% ../../../nbs/models/images/00_processor.ipynb #ae289eb1
+import itertools
 import math
 from dataclasses import dataclass, field
 
@@ -106,6 +107,31 @@ def _longest(rule: dict, height: int, width: int) -> Cut:
     values = {"rows": rows * fine, "columns": columns * fine}
     return Cut(rows * factor, columns * factor, values, rows * rule.get("breaks", 0) + rule.get("around", 0))
 
+# %% ../../../nbs/models/images/00_processor.ipynb #ddcc4ca8
+@image_rule("between")
+def _between(rule: dict, height: int, width: int) -> Cut:
+    most, ratio = rule["longest"], width / height
+    if width >= height and width > most:
+        width, height = most, int(most / ratio)
+    elif height > width and height > most:
+        width, height = int(most * ratio), most
+    height, width = max(height, rule["shortest"]), max(width, rule["shortest"])
+    values = {"rows": height // rule["patch"], "columns": width // rule["patch"], "pixels": height * width}
+    return Cut(height, width, values, rule.get("around", 0))
+
+# %% ../../../nbs/models/images/00_processor.ipynb #cd94ace8
+@image_rule("box")
+def _box(rule: dict, height: int, width: int) -> Cut:
+    patch, (tall, wide) = rule["patch"], rule.get("box") or (height, width)
+    if height > tall or width > wide:
+        scale = min(tall / height, wide / width)
+        height, width = int(height * scale), int(width * scale)
+    if not height or not width:
+        raise ModelError(f"image_size: a side vanishes where the image is scaled to fit into {tall}x{wide} pixels")
+    rows, columns = -(-height // patch), width // patch + 1 if rule.get("more") else -(-width // patch)
+    extra = rows * rule.get("breaks", 0) + rule.get("around", 0)
+    return Cut(rows * patch, columns * patch, {"patches": rows * columns}, extra)
+
 # %% ../../../nbs/models/images/00_processor.ipynb #ea6a8f91
 @image_rule("budget")
 def _budget(rule: dict, height: int, width: int) -> Cut:
@@ -115,6 +141,52 @@ def _budget(rule: dict, height: int, width: int) -> Cut:
     sides = [min(max(1, int(n * scale)), side * patch) for n in (height, width)]
     tall, wide = (-(-n // factor) * factor for n in sides)
     return Cut(tall, wide, {"patches": (tall // patch) * (wide // patch)}, rule.get("around", 0))
+
+# %% ../../../nbs/models/images/00_processor.ipynb #f9110cfe
+@image_rule("aspect")
+def _aspect(rule: dict, height: int, width: int) -> Cut:
+    factor, most = rule["factor"], rule["most"]
+    rows, columns = height / factor, width / factor
+    if rows * columns > most:
+        ratio = columns / rows
+        rows = (most / ratio)**0.5
+        columns = rows * ratio
+    around = lambda n: (math.floor(n), math.ceil(n))
+    near = list(set(itertools.product(around(rows), around(columns))))  # of two that are as near, in the order of a set
+    near = [(r, c) for r, c in near if r and c and r * c <= most] or [(max(1, round(rows)), max(1, round(columns)))]
+    grid = min(near, key=lambda grid: abs(grid[0] / grid[1] - height / width))
+    tall, wide = (n * factor for n in grid)
+    rows, columns = tall // rule["patch"], wide // rule["patch"]
+    windows = {"windowed": _pairs(rows, columns, rule["window"])} if rule.get("window") else {}
+    return Cut(tall, wide, {"patches": rows * columns, **windows}, rule.get("around", 0))
+
+# %% ../../../nbs/models/images/00_processor.ipynb #7a2b0f8a
+def _even(rows: int, columns: int, merge: int, most: int) -> tuple[int, int]:
+    "Rows as a multiple: the next larger one where that leaves at most so many patches, else the next smaller one"
+    rest = rows % merge
+    if not rest:
+        return rows, columns
+    larger = rows + merge - rest
+    return (larger if larger * columns <= most else max(merge, rows - rest)), columns
+
+
+@image_rule("scaled")
+def _scaled(rule: dict, height: int, width: int) -> Cut:
+    patch, most, least = rule["patch"], rule["most"], rule["least"]
+    rows, columns = (round(n / patch + 0.5) for n in (height, width))
+    scale = min(math.sqrt(most / (rows * columns)), 1.0)
+    rows, columns = (math.floor(scale * n) for n in (rows, columns))
+    if not rows or not columns:
+        raise ModelError(f"image_size {height}x{width}: its processor makes no patch of it; sides whose ratio is at "
+                         f"most {most} are right")
+    if rows * columns < least < most:
+        scale = math.sqrt(least / (rows * columns))
+        rows, columns = (math.ceil(scale * n) for n in (rows, columns))
+    merge = rule["factor"] // patch
+    rows, columns = _even(rows, columns, merge, most)
+    columns, rows = _even(columns, rows, merge, most)
+    values = {"patches": rows * columns, "side": max(rows, columns)}
+    return Cut(rows * patch, columns * patch, values, rule.get("around", 0))
 
 # %% ../../../nbs/models/images/00_processor.ipynb #e81f31ca
 @image_rule("soft")

@@ -9,6 +9,7 @@ __all__ = ['processor_name', 'eval_numbers', 'processor_defaults', 'rule_of']
 import ast
 import importlib.util
 import inspect
+from fractions import Fraction
 from pathlib import Path
 
 from ..recording.recorder import TraceError
@@ -60,8 +61,9 @@ def processor_defaults(model_type: str) -> dict:
     path = _source_of(name) if name else None
     body = next((n.body for n in ast.parse(path.read_text(encoding="utf-8")).body
                  if isinstance(n, ast.ClassDef) and n.name == name), []) if path else []
-    rows = {s.targets[0].id: _number(s.value) for s in body
-            if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)}
+    named = lambda s: s.targets[0] if isinstance(s, ast.Assign) else s.target
+    rows = {named(s).id: _number(s.value) for s in body
+            if isinstance(s, (ast.Assign, ast.AnnAssign)) and s.value and isinstance(named(s), ast.Name)}
     return {"processor": name, **{k: v for k, v in rows.items() if v is not None}} if name else {}
 
 # %% ../../../nbs/tracing/images/00_cuts.ipynb #27e0167c
@@ -75,15 +77,24 @@ _ROWS = ("hunyuan_vl",)  # whose rows of patches end with a token of their own
 _SQUARE = ("kimi_k25", "paddleocr_vl")  # whose patches keep their two sides
 
 
+def _limited_rule(tower, usual: dict, patch: int, merge: int) -> dict:
+    "The rule of patches that have a most only"
+    if "max_image_tokens" not in usual:
+        return {"rule": "budget", "patch": patch, "factor": patch * merge, "most": usual["max_patches"],
+                "side": usual["size"]["max_height"]}
+    windows = "window_attention" in (getattr(tower, "layer_types", None) or ())
+    rule = {"rule": "aspect", "patch": patch, "factor": patch * merge, "most": usual["max_image_tokens"]}
+    return rule | ({"window": tower.pos_emb_height} if windows else {})
+
+# %% ../../../nbs/tracing/images/00_cuts.ipynb #a7c01d5e
 def _grid_rule(kind: str, config, tower, usual: dict) -> dict:
     patch = first(tower, "patch_size", default=usual.get("patch_size", 14))
     merge = first(tower, "spatial_merge_size", "merge_size", "merge_kernel_size", default=usual.get("merge_size", 1))
     size = usual.get("size", {})
     least, most = size.get("shortest_edge", 0), size.get("longest_edge", 0)
     square = {"flat": False} if kind in _SQUARE else {}
-    if "max_height" in size:
-        return {"rule": "budget", "patch": patch, "factor": patch * merge, "most": usual["max_patches"],
-                "side": size["max_height"], **square}
+    if "max_height" in size or "max_image_tokens" in usual and "min_image_tokens" not in usual:
+        return _limited_rule(tower, usual, patch, merge) | square
     if "max_image_tokens" in usual:
         least, most = (usual[n] * usual["temporal_patch_size"] * (patch * merge)**2
                        for n in ("min_image_tokens", "max_image_tokens"))
@@ -101,6 +112,55 @@ def _grid_rule(kind: str, config, tower, usual: dict) -> dict:
         rule |= {"rows": True}
     return rule
 
+# %% ../../../nbs/tracing/images/00_cuts.ipynb #44bd0554
+def _whole_rule(config, tower, usual: dict, named) -> dict | None:
+    "The rule of images that stay in one piece, of their own size; None for others"
+    size, channels = usual.get("size") or {}, first(tower, "num_channels", default=3)
+    if "image_grid_hw" in named:
+        merge, least = round(1 / config.downsample_ratio), usual["min_num_patches"]
+        most = min(max((usual["max_model_len"] - 4) * merge**2, least), usual["max_num_patches"])
+        return {"rule": "scaled", "patch": tower.patch_size, "factor": tower.patch_size * merge, "least": least,
+                "most": most}
+    if usual.get("do_image_splitting") is False and {"shortest_edge", "longest_edge"} <= set(size):
+        return {"rule": "between", "shortest": size["shortest_edge"], "longest": size["longest_edge"],
+                "patch": tower.patch_size, "around": 2}
+    if isinstance(usual.get("patch_size"), dict):
+        patch = usual["patch_size"]["height"]
+        return {"rule": "box", "patch": patch, "box": [size["height"], size["width"]], "breaks": 1, "around": 1,
+                "each": [channels * patch**2]}
+    if "rescale_image_max_upscaled_long_edge" in usual:
+        patch = tower.patch_size
+        frames = tower.temporal_patch_size
+        return {"rule": "box", "patch": patch, "more": True, "each": [frames, patch, patch, channels]}
+    return None
+
+# %% ../../../nbs/tracing/images/00_cuts.ipynb #5d95bc7f
+def _cropped_rule(tower, usual: dict, named) -> dict | None:
+    "The rule of tiles whose grid follows from the ratio of an image, or that overlap; None for others"
+    size = usual.get("size") or {}
+    tile, limits = {n: size.get(n) for n in ("height", "width")}, {}
+    if "min_patches" in usual:
+        limits = {"least": usual["min_patches"], "most": usual["max_patches"]}
+    if "pixel_values_local" in named and limits:
+        return {"rule": "crops", "side": usual["tile_size"], **limits, **tile}
+    if "pixel_values_local" in named:
+        return {"rule": "windows", "side": usual["patch_size"], "longest": usual["max_image_size"], **tile}
+    if "image_token_pooling" in named:
+        return {"rule": "overlap", "patch": tower.patch_size, "margin": sum(usual["overlap_margins"]),
+                "pool": usual["pooling_size"][0], "most": usual["max_crops"], **tile}
+    if "target_sizes" in named:
+        merged = 2 if usual["downsample_mode"] == "4x" else 4
+        return {"rule": "slices", "height": usual["scale_resolution"], "width": usual["scale_resolution"],
+                "patch": tower.patch_size, "factor": tower.patch_size * merged, "most": usual["max_slice_nums"]}
+    if "spatial_shapes" in named:
+        return {"rule": "filled", "patch": tower.patch_size, "factor": tower.patch_size * usual["downsample_factor"],
+                "fewest_tokens": usual["min_image_tokens"], "most_tokens": usual["max_image_tokens"],
+                "tolerance": usual["max_pixels_tolerance"], "least": usual["min_tiles"], "most": usual["max_tiles"],
+                "height": usual["tile_size"], "width": usual["tile_size"]}
+    if limits and "fine_route" in usual:
+        return {"rule": "closest", "longest": 16, **limits, **tile}  # it has tokens for 16 rows and columns
+    return None
+
 # %% ../../../nbs/tracing/images/00_cuts.ipynb #5046bc21
 def _usual_side(usual: dict) -> int | None:
     "The side of the square that a processor makes of every image; None for one that does not"
@@ -113,7 +173,8 @@ def _square_rule(kind: str, config, tower, usual: dict) -> dict:
     size = first(tower, "image_size", "img_size") or first(config, "image_size") or _usual_side(usual)
     tile = {"height": size, "width": size}
     if choices := getattr(config, "image_grid_pinpoints", None):
-        return {"rule": "anyres", "patch": tower.patch_size, "choices": list(map(list, choices)), **tile}
+        patch = tower.patch_size / Fraction(getattr(config, "downsample_rate", None) or 1)
+        return {"rule": "anyres", "patch": int(patch), "choices": list(map(list, choices)), **tile}
     if kind in _CANVAS:
         return {"rule": "canvas", "most": usual["max_patches"], **_CANVAS[kind], **tile}
     if usual.get("do_image_splitting") and "max_image_size" in usual:
@@ -130,11 +191,12 @@ def rule_of(model) -> dict:
     kind, usual = config.model_type, processor_defaults(model.config.model_type)
     named = inspect.signature(unwrapped(type(image_owner(model)).get_image_features)).parameters
     said = {"processor": usual["processor"]} if usual else {}
-    if "pixel_values_local" in named:
-        raise TraceError("its processor adds crops of large images, of which no rule is known here")
     if "image_position_ids" in named:
         pool = first(tower, "pooling_kernel_size", default=usual.get("pooling_kernel_size", 3))
-        return {"rule": "soft", "patch": tower.patch_size, "pool": pool, "tokens": usual["max_soft_tokens"]} | said
+        patch = tower.patch_size
+        if first(tower, "model_patch_size") == patch * pool:  # its processor merges them
+            patch, pool = patch * pool, 1
+        return {"rule": "soft", "patch": patch, "pool": pool, "tokens": usual["max_soft_tokens"]} | said
     if "image_grid_thw" in named:
         return _grid_rule(kind, config, tower, usual) | said
     if getattr(tower, "model_type", "") == "pixtral":
@@ -142,4 +204,5 @@ def rule_of(model) -> dict:
         longest = usual.get("size", {}).get("longest_edge", first(tower, "image_size", default=1024))
         return {"rule": "longest", "longest": longest, "factor": tower.patch_size * merge, "patch": tower.patch_size,
                 "breaks": 1} | said
-    return _square_rule(kind, config, tower, usual) | said
+    found = _whole_rule(config, tower, usual, named) or _cropped_rule(tower, usual, named)
+    return (found or _square_rule(kind, config, tower, usual)) | said

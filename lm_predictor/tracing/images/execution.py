@@ -42,14 +42,15 @@ def packed_cost(heads: int, width: int, values: int, pairs: int) -> Cost:
     return Cost("attention", products + (CONVENTION["elementwise"] + CONVENTION["softmax"]) * heads * pairs, products)
 
 # %% ../../../nbs/tracing/images/02_execution.ipynb #884abe45
-def anywhere(view):
-    "What part of its memory a tensor views, without its beginning where it is rows that follow each other"
+def anywhere(view, mixed: bool = False):
+    "What part of its memory a tensor views, without its beginning where it is whole rows (mixed: or columns)"
     if view is None:
         return None
     whole, (start, *rest) = view
     sizes, strides, step = rest[:len(rest) // 2], rest[len(rest) // 2:], 1
-    for n, stride in zip(sizes[::-1], strides[::-1]):
-        if stride != step and n != 1:
+    rows = [(stride, n) for n, stride in zip(sizes[::-1], strides[::-1]) if n != 1]
+    for stride, n in sorted(rows) if mixed else rows:
+        if stride != step:
             return view
         step *= n
     return whole, (0, *rest)
@@ -60,7 +61,8 @@ class ImageRecorder(Recorder):
 
     def _reads(self, ins, given, cost):
         "Each row of an image is read as those of any other: where they begin in memory makes no difference"
-        return [(t, n, anywhere(view)) for t, n, view in super()._reads(ins, given, cost)]
+        found = super()._reads(ins, given, cost)
+        return [(t, n, anywhere(view, mixed=len(found) == 1)) for t, n, view in found]  # else it may read several
 
     def _record(self, func, name, args, kwargs, out):
         if name != _PACKED:
@@ -86,7 +88,8 @@ def _packed(original, known):
 
 # %% ../../../nbs/tracing/images/02_execution.ipynb #1aa06eaf
 HOST = ("get_vision_cu_seqlens", "get_vision_attention_seqlens", "get_vision_position_ids", "get_vision_window_index",
-        "get_vision_interpolation_indices_and_weights", "get_vision_nearest_position_ids", "get_vision_merged_shape")
+        "get_vision_interpolation_indices_and_weights", "get_vision_nearest_position_ids", "get_vision_merged_shape",
+        "get_vision_pixel_shuffle_index")
 
 
 def as_known(values: KnownValues, real: torch.Tensor) -> torch.Tensor:
@@ -98,14 +101,21 @@ def as_known(values: KnownValues, real: torch.Tensor) -> torch.Tensor:
 
 
 class _Written(TorchFunctionMode):
-    "Within it, `torch.tensor([...])` on the meta device knows what was written there"
+    "Within it, `torch.tensor([...])` and `x[[...]]` on the meta device know what was written there"
 
     def __init__(self, values: KnownValues):
         super().__init__()
         self.values = values
 
+    def _index(self, index):
+        "An index with its lists as tensors whose values are known"
+        listed = lambda i: as_known(self.values, torch.tensor(i, device="cpu")) if isinstance(i, list) else i
+        return tuple(map(listed, index)) if type(index) is tuple else listed(index)
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func is torch.Tensor.__getitem__ and args[0] in self.values.known:
+            return func(args[0], self._index(args[1]))
         if func not in (torch.tensor, torch.as_tensor) or isinstance(args[0], torch.Tensor):
             return func(*args, **kwargs)
         with _disable_current_modes():
@@ -148,14 +158,21 @@ class ImageRun:
 
 def _features(found) -> list[torch.Tensor]:
     "The rows for the language model in what `get_image_features` gives"
-    found = getattr(found, "pooler_output", found)
+    rows = getattr(found, "pooler_output", found)
+    if rows is None:  # what is added in later layers are as many rows each
+        added = getattr(found, "deepstack_features", None)
+        rows = found.last_hidden_state if added is None else added[0][1]
+    found = rows
     found = found[0] if isinstance(found, (list, tuple)) and isinstance(found[0], (list, tuple)) else found
     return [t for t in tree_leaves(found) if isinstance(t, torch.Tensor)]
 
 
 def _given(values: KnownValues, inputs: dict) -> dict:
-    pixels = lambda shape: torch.empty(shape, dtype=torch.bfloat16, device="meta")
-    return {n: as_known(values, v) if isinstance(v, torch.Tensor) else pixels(v) for n, v in inputs.items()}
+    def given(value):
+        if isinstance(value, torch.Tensor):
+            return as_known(values, value)
+        return value if isinstance(value, list) else torch.empty(value, dtype=torch.bfloat16, device="meta")
+    return {n: given(v) for n, v in inputs.items()}
 
 
 _AFTER = {"llama4": "multi_modal_projector"}  # model type -> what its forward() does with the features of the tower
@@ -191,7 +208,7 @@ def run_images(model: torch.nn.Module, inputs: dict, record: bool = True) -> Ima
                 made = _features(_projected(owner, owner.get_image_features(**given), model))
             return _run_of(made, flops=counter.get_total_flops())
         with on_images(model, values), recording(model, ImageRecorder(model)) as recorder:
-            for t in given.values():
+            for t in (t for t in given.values() if isinstance(t, torch.Tensor)):
                 recorder.storage(t, "input")
             made = _features(_root(owner, given, model)())
         recorder.logits, *others = dict.fromkeys(recorder.storage(t).id for t in made)

@@ -6,6 +6,7 @@
 __all__ = ['terms_of', 'sizes_to_try', 'points_of', 'image_graph']
 
 # %% ../../../nbs/tracing/images/03_graph.ipynb #e1d6bfc1
+import itertools
 from dataclasses import replace
 
 import torch
@@ -29,11 +30,21 @@ _TERMS = {  # rule -> the terms that a figure may have
     "fixed": ("1", "images", "images**2"),
     "grid": (*_PER_IMAGE, "images*windowed"),
     "budget": _PER_IMAGE,
+    "aspect": (*_PER_IMAGE, "images*windowed"),
+    "scaled": (*_PER_IMAGE, "side**2", "images*side**2"),
+    "box": _PER_IMAGE,
+    "between": ("1", "images", "rows", "columns", "rows*columns", "images*rows", "images*columns",
+                "images*rows*columns", "pixels", "images*pixels", "images*rows**2*columns**2"),
     "soft": ("1", "images", "patches", "images*patches", "images**2"),
     "anyres": ("1", "images", "tiles", "images*tiles", "rows", "columns", "images*rows", "images*columns",
                "rows*columns", "images*rows*columns"),
     "canvas": ("1", "images", "tiles", "images*tiles", "images**2*tiles"),
-    "split": ("1", "images", "tiles", "images*tiles"),
+    **dict.fromkeys(("split", "closest"), ("1", "images", "tiles", "images*tiles")),
+    **dict.fromkeys(("crops", "windows"), ("1", "images", "tiles", "images*tiles", "rows", "images*rows")),
+    "slices": ("1", "images", "tiles", "patches", "sliced", "images*tiles", "images*patches", "images*tiles*sliced",
+               "images*patches**2", "images*tiles*sliced**2"),
+    "filled": ("1", "images", "tiles", "images*tiles", "patches", "images*patches"),
+    "overlap": ("1", "images", "tiles", "images*tiles", "rows*columns", "images*rows*columns"),
     "longest": ("1", "images", "rows", "columns", "rows*columns", "rows**2*columns**2", "images*rows", "images*columns",
                 "images*rows*columns", "images**2*rows*columns", "images*rows**2*columns**2"),
 }
@@ -51,20 +62,30 @@ _SIDES = ((1, 2.7), (2.6, 1), (1.1, 1), (2.8, 2.9), (1, 1.4), (0.8, 3), (3, 0.9)
           (2.2, 2.7), (1, 5), (1.7, 1.5), (0.5, 0.7))
 _MORE = ((0, 1), (5, 3), (12, 8), (1, 6), (8, 17), (3, 0), (16, 5), (2, 9), (10, 10), (7, 1), (4, 13), (11, 2), (9, 6),
          (14, 7))
+_SLICED = ((1, 1.7), (1.3, 0.9), (1, 0.8), (1.2, 1.5), (0.6, 1.6), (1.1, 2), (1.7, 0.7), (0.9, 1.1), (1.5, 1.4),
+           (0.5, 2.4), (1.9, 1), (0.8, 1.3), (2.5, 0.6), (1.4, 1.2), (0.7, 1.9), (2.2, 0.8), (0.4, 3), (2.8, 0.5),
+           (1, 3), (3, 1.1), (0.6, 2.1), (1.8, 0.6))
 _SOFT = ((1, 1), (1, 2), (3, 2), (5, 1), (1, 3), (4, 3), (2, 7), (5, 4))
 
 
 def sizes_to_try(rule: dict) -> list[tuple[int, int]]:
     "Sizes of images that differ in all that a rule makes of them"
-    if rule["rule"] in ("anyres", "canvas", "split"):
+    if rule["rule"] in ("anyres", "canvas", "split", "closest", "crops", "windows", "overlap"):
         return [(int(rule["height"] * a), int(rule["width"] * b)) for a, b in _SIDES]
     if rule["rule"] == "soft":
         return [(96 * a + 7, 96 * b + 7) for a, b in _SOFT]
-    factor = rule.get("factor", 32)
+    if rule["rule"] in ("slices", "filled"):  # images with three slices or more, as loops are seen to be loops
+        return [(int(rule["height"] * 2.3 * a), int(rule["width"] * 2.3 * b)) for a, b in _SLICED]
+    if rule["rule"] == "between":
+        return [(rule["shortest"] + 37 * a, rule["shortest"] + 31 * b) for a, b in _MORE]
+    if rule["rule"] == "scaled":  # what is done to its table of positions depends on which side is the longer one
+        return [(rule["factor"] * (16 + min(a, b)), rule["factor"] * (16 + max(a, b))) for a, b in _MORE]
+    factor = rule.get("factor", rule.get("patch", 32))
     least = max(8, int((rule.get("least", 0) / rule.get("frames", 1)) ** 0.5) // factor + 1)
-    return [(factor * (least + a), factor * (least + b)) for a, b in _MORE]
+    step = factor * max(1, rule.get("window", 0) * rule.get("patch", 0) // factor // 8)  # some fill a window
+    return [(step * (least + a), step * (least + b)) for a, b in _MORE]
 
-
+# %% ../../../nbs/tracing/images/03_graph.ipynb #a8c01d51
 # from 3 images on, loops over images are seen to be loops
 _MANY = (3, 4, 6, 5, 3, 7, 4, 5, 3, 6, 7, 5, 4, 6)
 
@@ -73,7 +94,9 @@ def points_of(rule: dict) -> list[tuple[int, Cut]]:
     "Numbers of images and what their processor makes of them, enough for the formulas of a rule and three more"
     many = len(terms_of(rule)) + 3
     some = (3, 4) * many if rule["rule"] == "split" else _MANY  # the pixels of the former are looked at
-    return [(n, cut_image(rule, size)) for n, size in zip(some, sizes_to_try(rule)[:many])]
+    cuts = (cut_image(rule, size) for size in sizes_to_try(rule))
+    apart = (c for c in cuts if c.values.get("sliced") != c.values.get("patches", 0))  # else they are one loop
+    return list(zip(some, itertools.islice(apart, many)))
 
 # %% ../../../nbs/tracing/images/03_graph.ipynb #7372b7ae
 def _without_inputs(call) -> None:

@@ -11,17 +11,18 @@ import inspect
 import torch
 
 from ...models.images.processor import Cut
+from ...models.images.tiles import slices_of
 from ..runtime.building import default_dtype
 from ..recording.recorder import TraceError
 
 # %% ../../../nbs/tracing/images/01_inputs.ipynb #da7d37c2
-def build_whole(config) -> torch.nn.Module:
+def build_whole(config, **options) -> torch.nn.Module:
     "The vision-language model of a transformers config, in bfloat16 on the meta device, without values"
     from transformers.initialization import no_init_weights
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as classes
     with torch.device("meta"), no_init_weights(), default_dtype(torch.float32):
         cls = classes[type(config)]
-        model = cls._from_config(config, dtype=torch.bfloat16, attn_implementation="eager")
+        model = cls._from_config(config, dtype=torch.bfloat16, attn_implementation="eager", **options)
         model.tie_weights()
     return model.eval().requires_grad_(False)
 
@@ -62,6 +63,8 @@ def _patches(named, rule: dict, cut: Cut, images: int, channels: int, frames: in
     patch = rule["patch"]
     rows, columns, sides = cut.height // patch, cut.width // patch, (patch, patch)
     given = {"image_grid_thw": torch.tensor([[1, rows, columns]] * images)}
+    if "image_grid_hw" in named:
+        given = {"image_grid_hw": torch.tensor([[rows, columns]] * images)}
     if "image_merge_sizes" in named:
         given["image_merge_sizes"] = torch.tensor([rule["factor"] // patch] * images)
     shape = (channels * frames * patch * patch,) if rule.get("flat", True) else (channels, *sides)
@@ -76,13 +79,69 @@ def _padded(rule: dict, cut: Cut, images: int, channels: int) -> dict:
     return {"pixel_values": (images, many, channels * rule["patch"]**2),
             "image_position_ids": places.expand(images, -1, -1).clone()}
 
+# %% ../../../nbs/tracing/images/01_inputs.ipynb #d7c01d51
+def _masked(cut: Cut, images: int, channels: int) -> dict:
+    "Images, which code tells from those of zeros, and which of their pixels are no padding"
+    pixels = torch.ones((), dtype=torch.bfloat16).expand(1, images, channels, cut.height, cut.width)
+    return {"pixel_values": pixels,
+            "pixel_attention_mask": torch.ones((1, images, cut.height, cut.width), dtype=torch.int64)}
 
+# %% ../../../nbs/tracing/images/01_inputs.ipynb #14ff9763
+def _sliced(rule: dict, cut: Cut, images: int, channels: int) -> dict:
+    "The patches of all images and their slices side by side, and the grid of each of them"
+    whole, (rows, columns), each = slices_of(rule, *cut.asked)
+    grids = [[n // rule["patch"] for n in size] for size in (whole, *[each] * (rows * columns))] * images
+    many = sum(a * b for a, b in grids)
+    return {"pixel_values": (1, channels, rule["patch"], many * rule["patch"]),
+            "target_sizes": torch.tensor(grids, dtype=torch.int32)}
+
+
+def _filled(rule: dict, cut: Cut, images: int, channels: int) -> dict:
+    "Patches of tiles and of whole images, filled up to as many as a tile has, which of them are none, and their grids"
+    patch, side = rule["patch"], rule["height"] // rule["patch"]
+    most = max(side**2, rule["most_tokens"] * (rule["factor"] // patch)**2)
+    grids = [*[[side, side]] * cut.values["tiles"], [cut.height // patch, cut.width // patch]] * images
+    held = torch.tensor([[a * b] for a, b in grids])
+    return {"pixel_values": (len(grids), most, channels * patch**2), "spatial_shapes": torch.tensor(grids),
+            "pixel_attention_mask": (torch.arange(most) < held).to(torch.int32)}
+
+# %% ../../../nbs/tracing/images/01_inputs.ipynb #e7c01d51
+def _pools(rows: int, columns: int, pool: int) -> torch.Tensor:
+    "Which patches of a grid are pooled together, -1 for those beyond its sides"
+    more = [-n % pool for n in (columns, rows)]
+    grid = torch.nn.functional.pad(torch.arange(rows * columns).view(rows, columns), (
+        more[0] // 2, more[0] - more[0] // 2, more[1] // 2, more[1] - more[1] // 2), value=-1)
+    return grid.unfold(0, pool, pool).unfold(1, pool, pool).reshape(-1, pool**2)
+
+
+def _overlapping(rule: dict, cut: Cut, images: int, channels: int) -> dict:
+    "The patches of all tiles, which of them are pooled together, and the grids of what becomes of them"
+    patch, pool, window = rule["patch"], rule["pool"], rule["height"] // rule["patch"] - rule["margin"]
+    fine, sides = rule["height"] // patch, [cut.values["rows"], cut.values["columns"]]
+    large = [(n * pool - rule["margin"]) // window * window + rule["margin"] for n in sides]  # in patches
+    pools = torch.cat([_pools(fine, fine, pool), _pools(*large, pool)])
+    whole = -(-fine // pool)
+    return {"pixel_values": (images * cut.values["tiles"], fine**2, channels * patch**2),
+            "image_token_pooling": torch.cat([pools] * images),
+            "image_grids": torch.tensor([[whole, whole, *sides]] * images)}
+
+# %% ../../../nbs/tracing/images/01_inputs.ipynb #f7c01d51
 def _tiles(named, rule: dict, cut: Cut, images: int, channels: int) -> dict:
     "The tiles of all images"
     many = cut.values["tiles"]
     each = channels, cut.height, cut.width
     if rule["rule"] == "anyres":
         return {"pixel_values": (images, many, *each), "image_sizes": torch.tensor([cut.asked] * images)}
+    if rule["rule"] == "overlap":
+        return _overlapping(rule, cut, images, channels)
+    if "side" in rule:  # crops beside the whole image
+        found = {"pixel_values": (images, *each), "num_local_patches": [many] * images,
+                 "pixel_values_local": (images * many, channels, rule["side"], rule["side"])}
+        grids = {"patches_grid": [[cut.values["columns"], cut.values["rows"]]] * images}
+        return found | (grids if "patches_grid" in named else {})
+    if rule["rule"] == "closest":
+        return {"pixel_values": (1, images * many, *each),
+                "pixel_attention_mask": torch.ones((1, images * many), dtype=torch.bool)}
     if rule["rule"] == "split":  # its code looks for tiles of zeros
         return {"pixel_values": torch.ones((), dtype=torch.bfloat16).expand(1, images * many, *each)}
     return {"pixel_values": (images * many, *each)}
@@ -93,12 +152,18 @@ def image_inputs(model, rule: dict, cut: Cut, images: int) -> dict:
     fn = unwrapped(type(image_owner(model)).get_image_features)
     named, tower = inspect.signature(fn).parameters, vision_config(model.config)
     channels = first(tower, "in_channels", "num_channels", "in_chans", default=3)
+    own = {"slices": _sliced, "filled": _filled, "soft": _padded}.get(rule["rule"])
+    if own:
+        return own(rule, cut, images, channels)
     if "tiles" in cut.values:
         return _tiles(named, rule, cut, images, channels)
-    if rule["rule"] == "soft":
-        return _padded(rule, cut, images, channels)
-    if "image_grid_thw" in named:
-        return _patches(named, rule, cut, images, channels, first(tower, "temporal_patch_size", default=1))
+    if rule["rule"] == "box":
+        return {"pixel_values": (images * cut.values["patches"], *rule["each"])}
+    if rule["rule"] == "between":
+        return _masked(cut, images, channels)
+    if "image_grid_thw" in named or "image_grid_hw" in named:
+        return _patches(named, rule, cut, images, channels,
+                        first(tower, "temporal_patch_size", "patch_temporal", default=1))
     found = {"pixel_values": (images, channels, cut.height, cut.width)}
     if "image_sizes" in named and rule["rule"] == "longest":
         found["image_sizes"] = torch.tensor([[cut.height, cut.width]] * images)

@@ -167,6 +167,9 @@ def text_alone(model):
         for name, child in [] if parent is None else list(parent.named_children()):
             if any(n in name for n in _OTHERS) and not any(n in name for n in ("language", "text", "lm_head")):
                 parent._modules[name] = None
+        for name in [] if parent is None else [n for n, _ in parent.named_parameters(recurse=False)]:
+            if any(n in name for n in ("image", "separator")):  # rows between those of images
+                parent._parameters[name] = None
     return model
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #8efd9471
