@@ -125,7 +125,9 @@ def usual(
     def rank(choice):
         subject, (preset, _) = choice
         functions = bool(subject.record.functions)  # the source as it is written comes before its accelerated functions
-        return functions, preset not in SHOWN, subject.record.model_type.split("_")[0] not in preset.lower(), preset
+        unnamed = preset.endswith(" defaults")  # of a type that a record has no checkpoint of
+        named = subject.record.model_type.split("_")[0] in preset.lower()
+        return functions, unnamed, preset not in SHOWN, not named, preset
     return min(((s, config) for s in subjects for config in s.configs), key=rank, default=None)
 
 # %% ../../../nbs/app/audit/01_subject.ipynb #0a1c0106
