@@ -199,17 +199,20 @@ class Bench:
         from lm_predictor.records.storage.database import Database, shipped_directory
         from lm_predictor.records.storage.files import read_json
         from lm_predictor.verification.runs.reference_run import collect
-        from lm_predictor.models.matching import symbol_values
-        from lm_predictor.verification.prove import subjects
+        from lm_predictor.models.matching import symbol_values, with_layers_of
+        from lm_predictor.verification.prove import default_config, subjects
         from lm_predictor.verification.runs.counter import counted, workloads_of
         self.rng, self.uniform, self.db = random.Random(seed), uniform, Database(shipped_directory(), shipped_directory())
         self.records, self.evidence, self.numbers, self.data = {}, {}, {}, {}
         for s in subjects(self.db):
             if s.configs and not s.record.functions and (not records or s.record.id in records or s.record.model_type in records):
-                start, config = time.perf_counter(), AutoConfig.for_model(**s.configs[0][1])
+                # of a config with the layers that the record names: mutants are made of its text
+                alike = lambda row: with_layers_of(s.record, AutoConfig.for_model(**row[1]).to_dict()) is s.record
+                called, own = next(filter(alike, (*s.configs, *default_config(s.record))), s.configs[0])
+                start, config = time.perf_counter(), AutoConfig.for_model(**own)
                 values = symbol_values(s.record, config.to_dict())
                 self.evidence[s.record.id] = collect(s.record, config, values)
-                self.evidence[s.record.id].counted = [(s.configs[0][0], counted(config, values, workloads_of(s.record, values)))]
+                self.evidence[s.record.id].counted = [(called, counted(config, values, workloads_of(s.record, values)))]
                 self.records[s.record.id], self.numbers[s.record.id], self.data[s.record.id] = s.record, values, read_json(s.path)
                 say(f"{s.record.id}: evidence in {time.perf_counter() - start:.1f} s")
         self.sites: dict[str, list] = {}

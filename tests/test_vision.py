@@ -123,7 +123,7 @@ def test_every_shipped_tower_is_sound():
             ours = sum((n.matmul_flops * graph.repeat(n.call)).evaluate(values) for n in graph.nodes)
             assert ours == flops > 0, record.id
         part = ImageCost(record)
-        assert part.tokens(cut_image(record.cut, (448, 448))) > 0, record.id
+        assert part.tokens(cut_image(record.cut, (1024, 1024))) > 0, record.id  # some trace images with crops alone
 
 
 PROCESSORS = {  # class -> what its result says of one image, against the rule that the benchmark's config has

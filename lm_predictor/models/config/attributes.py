@@ -55,7 +55,7 @@ SYMBOLIC = (  # config attributes that become symbols where they are integers ab
     "moe_shared_expert_intermediate_size", "embedding_size", "input_embedding_size", "n_inner", "index_n_heads",
     "index_head_dim", "state_size", "time_step_rank", "mamba_d_state", "mamba_dt_rank", "linear_num_key_heads",
     "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "attention_hidden_size", "lru_width",
-    "ffn_hidden_size", "index_topk", "window_size")
+    "ffn_hidden_size", "index_topk")
 
 
 def canonical(attribute: str) -> str:
@@ -74,7 +74,7 @@ HINTS = {
     "moe_shared_expert_intermediate_size": 344, "embedding_size": 152, "input_embedding_size": 168, "n_inner": 216,
     "index_n_heads": 9, "index_head_dim": 104, "state_size": 26, "time_step_rank": 34, "mamba_d_state": 26,
     "mamba_dt_rank": 34, "linear_num_key_heads": 12, "linear_groups": 14, "linear_key_head_dim": 44,
-    "linear_value_head_dim": 58, "attention_hidden_size": 232, "lru_width": 264, "index_topk": 1031, "window_size": 263
+    "linear_value_head_dim": 58, "attention_hidden_size": 232, "lru_width": 264, "index_topk": 1031
 }
 
 

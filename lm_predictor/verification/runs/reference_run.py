@@ -29,6 +29,7 @@ from .numbers import BYTES, Sheet, config_sizes, hold, samples, workload_sizes
 from ...tracing.recording.recorder import Call, Op, recording
 from ...tracing.runtime.building import build, constructor_arguments, default_dtype, defaults
 from ...tracing.runtime.forward import Runnable, shown_modules
+from ...tracing.runtime.layers import layer_count
 
 # %% auto #0
 __all__ = ['MUCH', 'TOO_MUCH', 'EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'built_numbers', 'sheet_of_run',
@@ -227,7 +228,8 @@ class Twin:
     "A record's kind of model with plain integers, on tensors without data, one layer of each kind"
 
     def __init__(self, record: ModelRecord, config, values: dict):
-        self.record, self.values, self.shapes = record, values, KnownShapes()
+        self.record, self.shapes = record, KnownShapes()
+        self.values = {"num_layers": layer_count(config)} | values  # of layers of one kind, where kinds are counted
         with self.shapes, torch.device("meta"), constructor_arguments() as self.arguments, defaults():
             self.runnable = Runnable.kept(lambda: self._whole(config))
 
