@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from lm_predictor.models.sources.hub import presets
-from lm_predictor.models.matching import fits, stored_records, unknown_names
+from lm_predictor.models.sources.loading import full_config
+from lm_predictor.models.matching import fits, stored_records, symbol_values, unknown_names
 from lm_predictor.models.config.validation import ModelError
+from lm_predictor.obtain.confirm import built_parameters
 from lm_predictor.records.storage.database import Database, shipped_directory
 
 SHIPPED = Database(shipped_directory(), shipped_directory())
@@ -146,6 +148,26 @@ def test_layers_of_several_kinds_are_counted():
     assert not answers(config | {"layer_types": ["sliding_attention"] * 4 + ["chunked_attention"]})
 
 
+def test_an_interval_says_how_many_layers_are_of_each_kind():
+    "Qwen3-Next makes its kinds of layers of an interval: a record of every fourth answers every second, with its counts"
+    config = {"model_type": "qwen3_next"}
+    for interval, counts in ((4, (36, 12)), (2, (24, 24))):
+        [record] = answers(config | {"full_attention_interval": interval})
+        values = symbol_values(record, config | {"full_attention_interval": interval})
+        assert (values["num_layers_1"], values["num_layers_2"]) == counts
+        full = full_config(config | {"full_attention_interval": interval})
+        assert record.parameters.evaluate(values) == built_parameters(full)
+
+
+def test_one_of_something_is_not_several():
+    "One group of experts masks nothing, and one head is not transposed: records of more refuse one"
+    kimi = presets()["moonshotai/Kimi-K2-Instruct"]["config"]
+    [record] = answers({k: v for k, v in kimi.items() if k != "auto_map"} | {"model_type": "deepseek_v3"})
+    assert "n_group == 1" in record.assumptions
+    [several] = answers({"model_type": "deepseek_v3"})
+    assert {"n_group > 1", "num_heads > 1"} <= {*several.assumptions}
+
+
 def test_two_widths_that_differ_stay_apart():
     "A guard `a != b` is kept: ELECTRA projects its embedding only where that is narrower than the model"
     sizes = {"num_attention_heads": 2, "intermediate_size": 256, "model_type": "electra", "is_decoder": True}
@@ -157,7 +179,7 @@ def test_two_widths_that_differ_stay_apart():
 def test_one_head_of_keys_is_no_group_of_heads():
     "Its expanded view is no copy, so records of groups do not answer it; Gemma 3 1B has a record of its own"
     from lm_predictor import analyze
-    config = {**presets()["Qwen/Qwen2.5-7B"]["config"], "num_key_value_heads": 1}
+    config = {**presets()["meta-llama/Llama-3.1-8B"]["config"], "num_key_value_heads": 1}
     with pytest.raises(ModelError, match="num_kv_heads is 1, traced with more"):
         analyze(config, trace=False)
     assert "num_kv_heads == 1" in analyze("gemma-3-1b-it").record.assumptions

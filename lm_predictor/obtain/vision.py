@@ -18,7 +18,7 @@ from ..models.images.tiles import cut_image
 from ..models.config.validation import ModelError, NeedsTrace
 from .confirm import built_parameters, can_trace
 from ..records.storage.database import Database
-from ..records.vision import VisionRecord, store_vision, vision_records
+from ..records.vision import check_figures, VisionRecord, store_vision, vision_records
 from ..timing.images import ImageCost
 
 # %% ../../nbs/obtain/06_vision.ipynb #62b01e59
@@ -198,12 +198,14 @@ def _traced(full) -> tuple:
     try:
         model = build_whole(full)
         rule = rule_of(model)
-        return model, rule, *image_graph(model, rule)
+        graph, features, uncounted = image_graph(model, rule)
+        check_figures(graph, features)
+        return model, rule, graph, features, uncounted
     except Exception as e:  # a TraceError, or whatever the model's code raises
         said = str(e) if isinstance(e, TraceError) else f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
         raise NeedsTrace(f"{full.model_type}: its image part cannot be traced: {said}") from e
 
-
+# %% ../../nbs/obtain/06_vision.ipynb #0960ebf9
 def trace_vision(config: dict, width: int | None) -> VisionRecord:
     "The record of the image part of a config, from source; raises ModelError"
     import importlib.metadata

@@ -205,49 +205,47 @@ def _check_sizes(analysis: Analysis, numbers: dict, at: _Expansion) -> None:
     "Refuse numbers at which the formulas of a class hold in none of the models that they were read in"
     short, variant, broken = analysis.class_name.rsplit(".", 1)[-1], analysis.variant(at.model, numbers), ""
     for model in [at.model] if at.model else variant.models:
-        conditions = [parse_condition(c) for c in at.db.cases(model).get(at.case, ())]
-        failed = [c for c in conditions if c.names <= numbers.keys() and not c.holds(numbers)]
+        cases = at.db.cases(model)
+        failed = _failing(cases.get(at.case, ()), numbers)
         if not failed:
             return
+        other = _region(cases, Case.parse(at.case), numbers)
         broken = broken or (
             f"{short}: the formulas of {model} for {at.case} assume {failed[0]}, which does not hold; "
-            f"{_other_case(at.db.cases(model), at.case, numbers) or _nearest(at, model, numbers)}"
+            f"{f'take case {other}' if other else _nearest(cases, at.case, numbers)}"
         )
     if broken:
         raise ExpandError(broken.removesuffix("; "))
 
 # %% ../../../nbs/cost/tree/00_expand.ipynb #8cf9fcb1
-def _other_case(cases: dict, name: str, numbers: dict) -> str:
-    "The case of the same kind of run, in another region, whose conditions hold; empty without any"
-    for other in (c.name for c in Case.parse(name).everywhere if c.name in cases):
-        conditions = [parse_condition(c) for c in cases[other]]
-        if all(c.holds(numbers) for c in conditions if c.names <= numbers.keys()):
-            return f"take case {other}"
-    return ""
+def _failing(conditions, numbers: dict) -> list:
+    "Of conditions, as texts, those that numbers tell not to hold"
+    return [c for c in map(parse_condition, conditions) if c.names <= numbers.keys() and not c.holds(numbers)]
+
+
+def _region(cases: dict, case: Case, numbers: dict) -> str:
+    "Of the cases of a model the one in whose region numbers lie: the first whose conditions hold; empty without any"
+    return next((c.name for c in case.everywhere if c.name in cases and not _failing(cases[c.name], numbers)), "")
 
 
 def in_region(analysis: Analysis, case: Case, numbers: dict, db, model: str = "") -> Case:
-    """A case in the region of it that numbers lie in: the first whose conditions hold in a model that has the class.
+    """A case in the region of it that numbers lie in, by the first model that has the class and a region for them.
 
     The case as it is where there is none. model: id of the only model record that is asked.
     """
-    def holds(cases: dict, name: str) -> bool:
-        conditions = [parse_condition(c) for c in cases.get(name, ())]
-        return name in cases and all(c.holds(numbers) for c in conditions if c.names <= numbers.keys())
-
     models = [model] if model else analysis.variant(model, numbers).models
-    return next((c for c in case.everywhere if any(holds(db.cases(m), c.name) for m in models)), case)
+    found = (_region(db.cases(m), case, numbers) for m in models)
+    return next((Case.parse(name) for name in found if name), case)
 
 
-def _nearest(at: _Expansion, model: str, numbers: dict) -> str:
+def _nearest(cases: dict, name: str, numbers: dict) -> str:
     "The nearest sizes below and above that a case allows in any region of it, as text; empty without any"
-    cases, texts = at.db.cases(model), []
-    every = [[parse_condition(x) for x in cases[c.name]] for c in Case.parse(at.case).everywhere if c.name in cases]
+    every = [[*map(parse_condition, cases[c.name])] for c in Case.parse(name).everywhere if c.name in cases]
+    far, texts = lambda sizes: sum(abs(n - numbers[k]) for k, n in sizes.items()), []
     for down in (True, False):
-        found = [sizes for conditions in every if (sizes := nearest(conditions, numbers, down))]
-        far = lambda sizes: sum(abs(n - numbers[name]) for name, n in sizes.items())
-        side = [s for s in found if all((n < numbers[name]) == down for name, n in s.items())]
-        texts += [", ".join(f"{name}={n}" for name, n in min(rows, key=far).items()) for rows in [side] if rows]
+        found = (nearest(conditions, numbers, down) for conditions in every)
+        there = [s for s in found if s and all((n < numbers[k]) == down for k, n in s.items())]
+        texts += [", ".join(f"{k}={n}" for k, n in min(there, key=far).items())] if there else []
     return f"nearest: {' or '.join(texts)}" if texts else ""
 
 # %% ../../../nbs/cost/tree/00_expand.ipynb #865fdabd
@@ -257,7 +255,6 @@ def expand(
     arguments: dict | None = None,  # parameter -> formula or number; what is not given stays a symbol
     case: str = "extend",  # which way of running the model (records.cases.CASE_NAMES)
     model: str = "",  # id of the model record whose variant of each class to take
-    checked: bool = True,  # refuse sizes that the conditions of the case rule out in every model of the class
 ) -> tuple[Kernel, ...]:
     """The kernels of a class with all references expanded into nested sub_kernels; equal calls share theirs.
 
@@ -279,8 +276,7 @@ def expand(
         )
     Case.parse(case).check(_numbers(given) | {n: str(f) for n, f in given.items() if f.names and str(f) != n})
     at = _Expansion(case, model, db)
-    if checked:
-        _check_sizes(analysis, _numbers(given), at)
+    _check_sizes(analysis, _numbers(given), at)
     return _expand(analysis, names | given, at)
 
 # %% ../../../nbs/cost/tree/00_expand.ipynb #c0d37398

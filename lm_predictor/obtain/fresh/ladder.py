@@ -17,12 +17,12 @@ from ...records.cases import Case
 from ...records.model import ModelRecord
 from ...verification.arrangements import executed, with_arrangements
 from ...verification.compare import difference
-from ...verification.runs.numbers import BYTES, config_sizes, hold, workload_sizes
+from ...verification.runs.numbers import BYTES, config_sizes, hold, settled, workload_sizes
 
 # %% auto #0
-__all__ = ['FREED', 'record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'add_deal',
-           'in_one_block', 'against_numbers', 'judged', 'no_integer_to_blame', 'rung_below', 'freed', 'attempts_of',
-           'attempt_row', 'traced_record']
+__all__ = ['FREED', 'record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'at_one',
+           'more_than_one', 'add_deal', 'in_one_block', 'against_numbers', 'judged', 'no_integer_to_blame',
+           'rung_below', 'freed', 'attempts_of', 'attempt_row', 'traced_record']
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #d08bfa31
 def record_values(record: ModelRecord, config) -> dict:
@@ -67,15 +67,16 @@ def with_notes(record: ModelRecord, *notes: str) -> ModelRecord:
     return replace(record, notes=(*record.notes, *filter(None, notes)))
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #9b1645fc
-def _twin(record: ModelRecord, config, values: dict, rng: random.Random):
-    """A model like a record's that runs on numbers, drawn by chance: where two are alike, loops are cut elsewhere.
-
-    The config's own where its code refuses others; None where it refuses these too.
-    """
+def _twin(record: ModelRecord, config, values: dict):
+    "A model like a record's that runs on numbers; None where its code refuses them"
     from lm_predictor.verification.runs.reference_run import Twin
-    for numbers in (config_sizes(record, values, rng), values):
-        with contextlib.suppress(Exception):  # a class refuses sizes in many ways
-            return Twin(record, config, numbers)
+    with contextlib.suppress(Exception):  # a class refuses sizes in many ways
+        return Twin(record, config, values)
+
+
+def _drawn_twin(record: ModelRecord, config, values: dict, rng: random.Random):
+    "A `_twin` at numbers drawn by chance: where two are alike, loops are cut elsewhere. The given ones if it must be"
+    return _twin(record, config, config_sizes(record, values, rng)) or _twin(record, config, values)
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #38b364e3
 _SMALLEST = {"decode": {"cache_len": 0}, "prefill": {"seq_len": 2}, "extend": {"cache_len": 1, "seq_len": 2}}
@@ -91,7 +92,7 @@ def add_limits(
     if trace.dealt:  # its limits are those of an even deal
         return record
     rng, limits = random.Random(0), {}
-    twin = _twin(record, config, values, rng)
+    twin = _drawn_twin(record, config, values, rng)
     for case in record.cases if twin else ():
         kind, least = Case.parse(case), trace.least.get(case, {})
         # few: code that loops over tokens takes long with many
@@ -117,6 +118,44 @@ def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
         return executed(ours, str) == executed(run, str) and ours.kv_cache_bytes == run.kv_cache_bytes
     except Exception:  # its code does not run at these sizes, or its conditions divide by them
         return False
+
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #f933ff73
+_COUNTS = ("n_group", "topk_group", "n_shared_experts", "num_experts_per_tok", "num_heads", "linear_num_key_heads",
+           "linear_num_value_heads", "index_n_heads")  # of which a model may have one
+
+
+def at_one(record: ModelRecord, values: dict, name: str) -> dict:
+    "Numbers of a record with one of something, and of what is as many or fewer; empty where its conditions refuse that"
+    pairs = (c for c in record.conditions if c.relation in ("==", ">=") and c.left.op == c.right.op == "name")
+    alike = {n for c in pairs for n in map(str, (c.left, c.right)) if str(c.left) == name or c.relation == "==" and
+             str(c.right) == name}
+    sizes = values | dict.fromkeys(alike | {name}, 1)
+    return sizes if all(c.holds(sizes) for c in record.conditions if c.names <= sizes.keys()) else {}
+
+
+def more_than_one(record: ModelRecord, config, values: dict) -> tuple[str, ...]:
+    """Conditions `name > 1` on symbols of which one does something else than more of them do.
+
+    config: of transformers; values: its numbers by symbol. Sizes that its class refuses are not among them.
+    """
+    found, drawn = [], config_sizes(record, values, random.Random(0))
+    for name in (n for n in _COUNTS if n in record.symbols and n not in settled(record)):
+        tried = filter(None, (at_one(record, numbers, name) for numbers in (drawn, values)))
+        twin = next(filter(None, (_twin(record, config, sizes) for sizes in tried)), None)
+        usual = (c for c in record.cases if twin and not Case.parse(c).all_logits and not Case.parse(c).beyond)
+        if not all(_same(record, twin, case) for case in usual):
+            found.append(f"{name} > 1")
+    return tuple(found)
+
+
+def _same(record: ModelRecord, twin, case: str) -> bool:
+    sizes = workload_sizes(record, case, twin.values, random.Random(0), (2, 9))
+    try:
+        run = twin.run(case, sizes)[1].graph if sizes else None
+    except Exception:  # its code does not run at these sizes
+        return True
+    ours = run and record.graph(case).at(twin.values | BYTES | sizes)
+    return not run or executed(ours, str) == executed(run, str)
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #db263562
 def add_deal(
@@ -156,7 +195,7 @@ def against_numbers(record: ModelRecord, config, values: dict) -> str:
     config: of transformers; values: its numbers by symbol. Others are drawn, these are for code that refuses those.
     """
     rng = random.Random(0)
-    twin = _twin(record, config, values, rng)
+    twin = _drawn_twin(record, config, values, rng)
     for case in (c for c in record.cases if not Case.parse(c).all_logits):  # the layers of the two do the same
         sizes = workload_sizes(record, case, twin.values, rng, (2, 9)) if twin else None
         if sizes is None:
@@ -295,5 +334,6 @@ def traced_record(config, progress=None, cases=None) -> tuple:
     record = with_notes(last.record, last.outcome.note)
     if last.stands:
         values = record_values(record, config)
+        record = replace(record, assumptions=(*record.assumptions, *more_than_one(record, config, values)))
         record = with_arrangements(add_limits(record, config, values, last.trace), config, values)
     return last.trace, record, last.outcome

@@ -87,6 +87,9 @@ def limits(conditions) -> dict:
             found[str(c.left)] = low, high
     return found
 
+
+_ALIKE = {"qk_rope_head_dim": "head_dim", "index_topk": "sliding_window"}  # another name; fewer keys than there are
+
 # %% ../../../nbs/verification/runs/00_numbers.ipynb #5d02aa17
 def _related(sizes: dict, conditions: list, rng: random.Random) -> dict:
     "Sizes of which one is made a multiple of another one, where conditions ask for that"
@@ -117,7 +120,7 @@ def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
     counts = {count_symbol(k) for k in range(len(record.layers.get("kinds", ())))}  # as the config says
     for name in sorted(record.symbols.keys() - sizes.keys() - {"num_layers", "tie_word_embeddings"} - counts):
         sizes[name] = rng.randrange(*experts) if name.endswith("experts") else step * rng.randrange(150, 500) * much
-    sizes |= {n: sizes["head_dim"] for n in sizes.keys() & {"qk_rope_head_dim"}}  # two names of it
+    sizes |= {n: sizes[_ALIKE[n]] for n in sizes.keys() & _ALIKE.keys()}
     if "n_group" in few:
         sizes |= {n: groups * rng.randrange(2, 14) for n in sorted(sizes.keys() & {"num_experts", "num_local_experts"})}
     for name, (low, high) in limits(record.conditions).items():

@@ -143,6 +143,9 @@ def sized(config, values: dict):
         set_attribute(cut, attribute, values.get(canonical(attribute), getattr(text_config(config), attribute)))
     if "head_dim" in values.keys() - {canonical(attribute) for attribute in integers(config)}:
         set_attribute(cut, "head_dim", values["head_dim"])
+    padding, words = (getattr(text_config(cut), n, None) for n in ("pad_token_id", "vocab_size"))
+    if isinstance(padding, int) and isinstance(words, int) and padding >= words:  # a vocabulary has its padding token
+        set_attribute(cut, "pad_token_id", words - 1)
     return cut
 
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #53d4fd45
@@ -286,7 +289,8 @@ def _beside_window(record, config, case: str, usual: dict, values: dict) -> list
 
     Those that its conditions do not allow are left out.
     """
-    window, fixed = record.window or values.get("sliding_window") or reach(config), Case.parse(case).fixed
+    window = record.window or values.get("sliding_window") or values.get("index_topk") or reach(config)
+    fixed = Case.parse(case).fixed
     found = (
         [usual | {n: window + d} for n in ("seq_len", "cache_len") if n not in fixed for d in (-2, -1, 0, 1)]
         if window
