@@ -82,6 +82,21 @@ SMALL = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
+QWEN_VL = {"vocab_size": 152064, "max_position_embeddings": 128000, "tie_word_embeddings": False, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+           "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "rope_theta": 1000000.0, "sliding_window": 32768, "use_sliding_window": False}
+
+
+@pytest.mark.parametrize("width, inner, layers, heads, kv, parameters", [
+    (3584, 18944, 28, 28, 4, 7_615_616_512), (8192, 29568, 80, 64, 8, 72_706_203_648)])  # those of Qwen2.5-7B and -72B
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl"])
+def test_a_flat_config_with_a_tower_is_answered(kind, width, inner, layers, heads, kv, parameters):
+    "Qwen2-VL and Qwen2.5-VL are published with the entries of their language model at the top, beside the tower's"
+    own = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv}
+    tower = {"depth": 32, "embed_dim": 1280, "hidden_size": width, "patch_size": 14, "num_heads": 16, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    cost = analyze({"model_type": kind, **QWEN_VL, **own, "vision_config": tower}, Database(shipped_directory(), shipped_directory()), trace=False)
+    assert cost.record.parameters.evaluate(cost.values) == parameters
+
+
 def model_of(config):
     "The model without a head of a config; Granite 4 Vision's language model is no model type of transformers by itself"
     import transformers

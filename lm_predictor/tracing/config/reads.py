@@ -320,7 +320,8 @@ def _read_settings(config, symbols, whole: dict, lists: set, mixed: bool) -> dic
     usual, found = _trials(kind)[0], {"per_layer_config": {"value": None, "default": None}}
     names = {*reads.names, *lists, *(whole if reads.error else ())} - set(symbols) - set(LAYERS) - _COMPUTED
     if text_config(config) is not config:  # its entries are watched themselves, and the other parts are not built
-        names -= {*NESTED, *(name for name, part in vars(config).items() if hasattr(part, "model_type"))}
+        parts = {*NESTED, *(name for name, part in vars(config).items() if hasattr(part, "model_type"))}
+        names = {name for name in names if name.partition(".")[0] not in parts}
     names -= {name for name in names if _kept_idle(kind, name)}
     if setting(whole, "rope", None) == "static":
         names -= {"original_max_position_embeddings"}

@@ -313,7 +313,7 @@ def _trace_cases(config, concrete, cases, progress, apart=False, near=False) -> 
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #5f7a91b2
 ALL_SYMBOLIC = "all integers symbolic"
-NEAR = "all integers symbolic, with hints near their numbers"  # for code that asks how large they are
+NEAR = "all symbolic, hints near the numbers"  # for code that asks how large they are
 FORCED = "forced integers as numbers"  # those that the code turned into numbers
 MISLED = "misleading integers as numbers"  # those whose hints answer otherwise than the config's own numbers
 WIDTH = "heads as wide as the model"  # for code that takes the width of its heads for its own
