@@ -1,5 +1,5 @@
 "Packaging: everything is read from settings.ini, the one place nbdev also reads."
-import gzip
+import lzma
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -20,7 +20,7 @@ class PackedRecords(build_py):
         super().run()
         if not self.editable_mode:
             for path in Path(self.build_lib, "lm_predictor", "module_db").glob("*.*.json"):
-                path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+                path.with_name(f"{path.name}.xz").write_bytes(lzma.compress(path.read_bytes()))
                 path.unlink()
 
 
@@ -31,8 +31,8 @@ setup(
     long_description_content_type="text/markdown", python_requires=f">={cfg['min_python']}",
     packages=find_namespace_packages(include=["lm_predictor*"]), include_package_data=True,
     package_data={"lm_predictor": [
-        "module_db/*.json", "module_db/presets/*.json", "module_db/models/*.json.gz",
-        "module_db/vision/*.json.gz", "hardware/*.json",
+        "module_db/*.json", "module_db/presets/*.json", "module_db/models/*.json.xz",
+        "module_db/vision/*.json.xz", "hardware/*.json",
         "hardware/calibrated/*.json", "prompts/*.md", "library/*.html"
     ]},
     cmdclass={"build_py": PackedRecords},

@@ -249,5 +249,5 @@ def test_check_names_every_broken_file(capsys, monkeypatch, tmp_path):
     assert out.endswith(" class records: 14 broken\n") and all(line.startswith((str(tmp_path), "... and ")) for line in err.splitlines())
     for name, (_, reason) in NONSENSE.items():
         assert any(f"torch.x.{name}.json: " in line and reason in line for line in err.splitlines()), name
-    assert "gpt2-00000009.json.gz: $.parameters: is -5" in err
+    assert "gpt2-00000009.json.xz: $.parameters: is -5" in err
 

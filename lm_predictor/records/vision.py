@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..formula.language import parse
 from ..formula.tree import Formula
-from .storage.files import DatabaseError, read_json, write_json
+from .storage.files import DatabaseError, packed_path, packed_paths, read_json, write_json
 from .graph import Graph, check_graph, check_names, graph_from_json, graph_to_json
 
 # %% ../../nbs/records/06_vision.ipynb #92c93ac4
@@ -77,13 +77,12 @@ def vision_from_json(data: dict, where: str = "image record") -> VisionRecord:
 # %% ../../nbs/records/06_vision.ipynb #65903478
 def vision_path(directory: Path, record: str) -> Path:
     "The file of an image part's record (by id) in a database's directory"
-    return directory / "vision" / f"{record}.json.gz"
+    return packed_path(directory / "vision", record)
 
 
 def vision_records(directory: Path, model_type: str = "") -> Iterator[VisionRecord]:
     "The records of image parts in a database's directory, of one model type or of all, sorted; raises DatabaseError"
-    pattern = f"{model_type}-*.json.gz" if model_type else "*.json.gz"
-    for path in sorted((directory / "vision").glob(pattern)):
+    for path in packed_paths(directory / "vision", f"{model_type}-*" if model_type else "*"):
         data = read_json(path)
         if not model_type or isinstance(data, dict) and data.get("model_type") == model_type:
             yield vision_from_json(data, str(path))

@@ -60,7 +60,7 @@ def records_of(place: str | os.PathLike | Database | None) -> Database:
     if not directory.is_dir():
         raise ModelError(f"{said} is no directory; records are in a directory, `shipped`, or `own`")
     if not class_paths(directory) and not model_paths(directory):
-        raise ModelError(f"{said} holds no records: neither CLASS.json nor models/ID.json.gz")
+        raise ModelError(f"{said} holds no records: neither CLASS.json nor models/ID.json.xz")
     return Records(directory)
 
 # %% ../../../nbs/library/comparison/01_target.ipynb #c73caa87
@@ -228,7 +228,7 @@ def of_class(
 # %% ../../../nbs/library/comparison/01_target.ipynb #7d50cc6c
 def _is_path(text: str) -> bool:
     "Whether a text can only be the path of a file"
-    return text.endswith((".json", ".json.gz")) or Path(text).is_file()
+    return text.endswith((".json", ".json.xz", ".json.gz")) or Path(text).is_file()
 
 
 def _class_in(data: dict, path: Path) -> Analysis:

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import io
 import json
+import lzma
 import os
 import re
 import stat
@@ -17,9 +18,9 @@ import zlib
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['MOST', 'PATIENCE', 'dumps', 'check_regular', 'read_text', 'write_bytes', 'write_text', 'write_json', 'DatabaseError',
-           'read_json', 'check_writable', 'sweep', 'held', 'locked', 'model_path', 'model_paths', 'model_id',
-           'class_path', 'class_paths', 'class_id']
+__all__ = ['MOST', 'PATIENCE', 'PACKED', 'dumps', 'check_regular', 'read_text', 'write_bytes', 'write_text', 'write_json',
+           'DatabaseError', 'read_json', 'check_writable', 'sweep', 'held', 'locked', 'packed_path', 'packed_paths',
+           'model_path', 'model_paths', 'model_id', 'class_path', 'class_paths', 'class_id']
 
 # %% ../../../nbs/records/storage/00_files.ipynb #e677aba3
 def dumps(data: object) -> str:
@@ -99,27 +100,42 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: object) -> None:
-    "Write JSON atomically, as the database writes it: a path that ends in .gz compressed, without spaces"
-    if Path(path).suffix == ".gz":
-        import gzip
-        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-        write_bytes(path, gzip.compress(text.encode(), mtime=0))
-    else:
-        write_text(path, dumps(data))
+    "Write JSON atomically, as the database writes it: a path that ends in .xz or .gz compressed, without spaces"
+    if (suffix := Path(path).suffix) not in (".xz", ".gz"):
+        return write_text(path, dumps(data))
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    if suffix == ".xz":
+        return write_bytes(path, lzma.compress(text))
+    import gzip
+    write_bytes(path, gzip.compress(text, mtime=0))
 
 # %% ../../../nbs/records/storage/00_files.ipynb #c0ffee32
+class _Torn(ValueError):
+    "A packed file that is broken; the text says of which kind"
+
+
+_PACKERS = {  # the first bytes of a packed file -> its kind, what reads it, and what that raises
+    b"\xfd7zXZ": ("xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), lzma.LZMAError),
+    b"\x1f\x8b": ("gzip", lambda: zlib.decompressobj(wbits=31), zlib.error)
+}
+
+
 def _unpacked(path: Path) -> str:
-    "The text of a file, packed by gzip or not; raises what read_text raises, and zlib.error for a broken one"
+    "The text of a file, packed or not; raises what read_text raises, and _Torn for a broken one"
     with _opened(path) as f:
         data = f.read()
-    if data[:2] != b"\x1f\x8b":
-        return data.decode()
-    reader = zlib.decompressobj(wbits=31)  # gzip
-    data = reader.decompress(data, MOST + 1)
-    if len(data) > MOST:
-        raise OSError(errno.EFBIG, f"unpacks to more than the {MOST:,} bytes that are read", str(path))
-    if not reader.eof:
-        raise zlib.error("it ends early")
+    for start, (kind, made, broken) in _PACKERS.items():
+        if data.startswith(start):
+            reader = made()
+            try:
+                data = reader.decompress(data, MOST + 1)
+            except broken:
+                raise _Torn(kind) from None
+            if len(data) > MOST:
+                raise OSError(errno.EFBIG, f"unpacks to more than the {MOST:,} bytes that are read", str(path))
+            if not reader.eof:  # it ends early
+                raise _Torn(kind)
+            break
     return data.decode()
 
 # %% ../../../nbs/records/storage/00_files.ipynb #b4660e23
@@ -128,11 +144,11 @@ class DatabaseError(LookupError):
 
 
 def read_json(path: Path) -> object:
-    "Parsed JSON of a file, which may be compressed (.gz); raises DatabaseError naming file, line and reason"
+    "Parsed JSON of a file, which may be compressed (.xz, .gz); raises DatabaseError naming file, line and reason"
     try:
         return json.loads(_unpacked(path))
-    except zlib.error:
-        raise DatabaseError(f"{path} is no whole gzip file; restore or delete it") from None
+    except _Torn as e:
+        raise DatabaseError(f"{path} is no whole {e} file; restore or delete it") from None
     except json.JSONDecodeError as e:
         raise DatabaseError(
             f"{path} is not valid JSON (line {e.lineno}, column {e.colno}: {e.msg}); restore or delete it"
@@ -218,36 +234,49 @@ def locked(directory: Path):
         yield
 
 # %% ../../../nbs/records/storage/00_files.ipynb #c0ffee35
-_PACKED = ".json.gz"
+PACKED = ".json.xz"
+_FORMER = ".json.gz"  # what earlier versions wrote
+
+
+def packed_path(directory: Path, record: str) -> Path:
+    "The packed file of a record (by id) in a folder; under the former name where it is there by that alone"
+    path, former = directory / f"{record}{PACKED}", directory / f"{record}{_FORMER}"
+    return former if former.exists() and not path.exists() else path
+
+
+def packed_paths(directory: Path, pattern: str = "*") -> list[Path]:
+    "The packed files in a folder whose ids match a pattern, one for each record, sorted by id"
+    found = (p for suffix in (PACKED, _FORMER) for p in directory.glob(f"{pattern}{suffix}"))
+    return [packed_path(directory, name) for name in sorted({*map(model_id, found)})]
 
 
 def model_path(directory: Path, record: str) -> Path:
     "The file of a model's record (by id) in a database's directory"
-    return directory / "models" / f"{record}{_PACKED}"
+    return packed_path(directory / "models", record)
 
 
 def model_paths(directory: Path, pattern: str = "*") -> list[Path]:
     "The files of the model records in a database's directory whose ids match a pattern, sorted by id"
-    return sorted((directory / "models").glob(f"{pattern}{_PACKED}"), key=model_id)
+    return packed_paths(directory / "models", pattern)
 
 
 def model_id(path: Path) -> str:
     "The id of the model record in a file"
-    return path.name.removesuffix(_PACKED)
+    return path.name.removesuffix(PACKED).removesuffix(_FORMER)
 
 
 def class_path(directory: Path, name: str) -> Path:
     "The file of a class's record in a database's directory: text, or packed where only that is there"
-    text, packed = directory / f"{name}.json", directory / f"{name}{_PACKED}"
+    text, packed = directory / f"{name}.json", packed_path(directory, name)
     return packed if packed.exists() and not text.exists() else text
 
 
 def class_paths(directory: Path) -> list[Path]:
     "The files of the class records in a database's directory, one for each class, sorted by name"
-    names = {class_id(p) for p in (*directory.glob("*.*.json"), *directory.glob(f"*.*{_PACKED}"))}
+    names = {class_id(p) for suffix in (".json", PACKED, _FORMER) for p in directory.glob(f"*.*{suffix}")}
     return [class_path(directory, name) for name in sorted(names)]
 
 
 def class_id(path: Path) -> str:
     "The name of the class whose record is in a file"
-    return path.name.removesuffix(".gz").removesuffix(".json")
+    return model_id(path).removesuffix(".json")
