@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..records.storage.files import model_id, model_paths
 from ..formula.language import parse
-from .config.attributes import flat
+from .config.attributes import NESTED, flat
 from .config.kinds import entry_at, layer_counts, layer_paths, shown_path
 from .config.settings import bookkeeping, config_value, essence, setting
 from .config.validation import ModelError, check_numbers
@@ -30,9 +30,21 @@ LEGACY_LAYER_TYPES = {  # of transformers.configuration_utils, which renames the
 }
 
 
+def _tied(record: ModelRecord, config: dict):
+    "Whether a config with a part for its language model ties its embeddings, by what both say; None where one says it"
+    rule = record.symbols.get("tie_word_embeddings", {}).get("tied")
+    part = next((config[n] for n in NESTED if isinstance(config.get(n), dict)), None)
+    if rule is None or part is None:
+        return None
+    said = [c.get("tie_word_embeddings", usual) for c, usual in ((config, rule["whole"]), (part, rule["part"]))]
+    strange = [v for v in said if v not in (0, 1)]  # a user's mistake, which is found where the symbol is read
+    return strange[0] if strange else bool(said[0] or rule["part"] is not None and said[1])
+
+
 def spelt(record: ModelRecord, config: dict) -> dict:
     "A config with the language model's entries at the top, each under the name that its class gives it"
-    config, found = flat(config), {}
+    tied, config, found = _tied(record, config), flat(config), {}
+    config = config if tied is None else config | {"tie_word_embeddings": tied}
     for name in {"layer_types", record.aliases.get("layer_types", "layer_types")}:
         if isinstance(types := config.get(name), list):
             config = config | {name: [LEGACY_LAYER_TYPES.get(t, t) if isinstance(t, str) else t for t in types]}

@@ -60,9 +60,16 @@ def _inside(kind: str, config: dict, usual: str) -> tuple[dict, str]:
     return config, ""
 
 # %% ../../nbs/models/02_parts.ipynb #9a96a49b
+def _as_part(kind: str, given: dict, language: dict) -> dict:
+    "The config of a whole with its language model alone: what each of the two says of tied embeddings stays its own"
+    tie, inside = "tie_word_embeddings", next((given[n] for n in TEXT if isinstance(given.get(n), dict)), given)
+    whole = {tie: given[tie]} if given.get(tie) is not None else {}
+    return {"model_type": kind, **whole, "text_config": {k: v for k, v in language.items() if k != tie or tie in inside}}
+
+
 def language_of(config: dict) -> tuple[dict, str, str]:
     "As `language_part`, with what is said in two: of the parts left out, and of the type that it is answered as"
-    kind, table, named = config["model_type"], architectures(), ""
+    kind, table, named, given = config["model_type"], architectures(), "", config
     if config.get("custom_code"):  # code of its own takes its config as it is
         return config, "", ""
     config, alone = _inside(kind, config, table["parts"].get(kind, ""))
@@ -71,7 +78,7 @@ def language_of(config: dict) -> tuple[dict, str, str]:
         named = f"{config['model_type']} is answered as {row['is']}: {row['says']}"
         config = {**config, "model_type": row["is"]}
     if alone and kind in table["images"] and config["model_type"] not in table["causal"]:
-        config = {"model_type": kind, "text_config": config}  # its class runs on text alone; no other has its layers
+        config = _as_part(kind, given, config)  # its class runs on text alone; no other has its layers
     return config, alone, named
 
 

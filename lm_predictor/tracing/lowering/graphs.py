@@ -19,7 +19,7 @@ from ...cost.rules.operators import reached_experts
 from ...formula.tree import Formula
 from ...formula.language import parse, parse_condition, total
 from ...formula.symbolic import from_sympy
-from ...models.config.attributes import canonical, flat, text_config
+from ...models.config.attributes import NESTED, canonical, flat, text_config
 from ...models.config.kinds import count_symbol
 from ...records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ...records.model import ModelRecord
@@ -363,19 +363,33 @@ def _never_run(trace: ModelTrace):
             )
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #b4c7015e
+def _tied(config) -> dict:
+    "Which of a whole and its part for language ties the embeddings, as `tied`; empty for a config without parts"
+    part = next((n for n in NESTED if getattr(config, n, None) is text_config(config)), None)
+    if part is None or text_config(config) is config:
+        return {}
+    made = lambda inner, **whole: bool(getattr(type(config)(**{part: inner}, **whole), "tie_word_embeddings", False))
+    off = {"tie_word_embeddings": False}
+    try:
+        own = made({}, **off) if made({"tie_word_embeddings": True}, **off) else None
+        return {"tied": {"whole": made(off), "part": own}}
+    except Exception:  # a few config classes cannot be built without arguments
+        return {}
+
+
 def _symbols_of(trace: ModelTrace, base: dict) -> dict:
     "The symbols of a record, with the names and defaults of each; base: what the config class holds, flat"
     config, mixed, stack = trace.config, trace.mixed, layers_name(trace.config)
-    own, symbols = getattr(text_config(config), "attribute_map", {}), {}
-    for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), "tie_word_embeddings"):
+    own, symbols, tie = getattr(text_config(config), "attribute_map", {}), {}, "tie_word_embeddings"
+    for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), tie):
         names = list(dict.fromkeys([name, own.get(name, name)]))
         default = next((base[n] for n in names if n in base), None)
-        absent = 0 if name == "tie_word_embeddings" else None
+        absent = 0 if name == tie else None
         default = int(default) if isinstance(default, (int, bool)) else absent
         symbols[canonical(name)] = {"names": names, "default": default}
     if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
         symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
-    return symbols
+    return symbols | {tie: symbols[tie] | _tied(config)}
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #812502f9
 def _notes_of(trace: ModelTrace) -> tuple:
