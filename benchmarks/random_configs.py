@@ -6,7 +6,7 @@
 
 A config is drawn from a type's first preset, or from what its config class has by default: numbers of layers, heads, groups
 and experts, head sizes, widths, windows, ranks, vocabulary, and the patterns that say which layer is of which kind. One that
-transformers itself refuses is drawn again. What the shipped records say of it, without a new trace, must be what transformers
+transformers itself refuses, or builds and cannot run though it runs the type's own config, is drawn again. What the shipped records say of it, without a new trace, must be what transformers
 makes of it: the parameters of the model built on the meta device, and FLOPs in matrix products by torch's FlopCounterMode (a
 prefill and a decode). Or they refuse it, and the reasons are counted, by key. The exit status is 2 when a figure is another one.
 """
@@ -69,8 +69,8 @@ WINDOWS = re.compile(r"^(sliding_window|attention_chunk_size|attention_window_si
 GROUPED = re.compile(r"(linear_num_(key|value)_heads|index_n_heads|num_global_key_value_heads|n_shared_experts)$")
 
 
-def drawn(base: dict, rng: random.Random) -> dict:
-    "A config like another one, with other numbers and patterns"
+def drawn(base: dict, rng: random.Random, alike: bool = False) -> dict:
+    "A config like another one, with other numbers and patterns; alike: numbers that are equal in that one are so in this one"
     config, has = dict(base), lambda names: next((n for n in names if isinstance(base.get(n), int)), None)
     pick = lambda key, *values: config.update({key: rng.choice(values)}) if key else None
     pick(has(LAYERS), 2, 3, 4, 5, 6, 8)
@@ -99,10 +99,24 @@ def drawn(base: dict, rng: random.Random) -> dict:
     _draw_experts(base, config, rng)
     pick("vocab_size" if "vocab_size" in base else None, base.get("vocab_size"), 128 * rng.randint(100, 2000))
     pick("tie_word_embeddings" if "tie_word_embeddings" in base else None, True, False)
-    return _draw_patterns(base, config, has(LAYERS), rng)
+    config = _draw_patterns(base, config, has(LAYERS), rng)
+    return config | _alike(base, config, width, heads, has(LAYERS)) if alike else config
 
 
-STATES = (("num_heads", "head_dim", "expand"), ("mamba_n_heads", "mamba_d_head", "mamba_expand"))
+def _alike(base: dict, config: dict, width: str | None, heads: str | None, layers: str | None) -> dict:
+    "Numbers that were the width, twice the width, so many as layers, or what a head has of them, and are so again"
+    found, wide = {}, "attention_hidden_size"
+    for key, value in base.items():
+        for other, times in ((width, (1, 2)), (layers, (1,))):
+            if other and type(value) is int and key != other and value in [n * base[other] for n in times]:
+                found[key] = value // base[other] * config[other]
+    if heads and base.get("attention_head_dim") and base["attention_head_dim"] * base[heads] == base.get(wide):
+        found["attention_head_dim"] = found.get(wide, config[wide]) // config[heads]
+    return found
+
+
+STATES = (("num_heads", "head_dim", "expand"), ("mamba_n_heads", "mamba_d_head", "mamba_expand"),
+          ("n_mamba_heads", "mamba_headdim", "mamba_expand"))
 
 
 def _draw_states(base: dict, config: dict, width: str | None, rng: random.Random) -> None:
@@ -113,6 +127,8 @@ def _draw_states(base: dict, config: dict, width: str | None, rng: random.Random
             config[width] = 64 * rng.randint(2, 12)
             if isinstance(config[size], int):
                 config[heads] = base[expand] * config[width] // config[size]
+            if isinstance(base.get("mamba_d_ssm"), int):  # which is the inner width where it is given
+                config["mamba_d_ssm"] = base[expand] * config[width]
 
 
 def _draw_experts(base: dict, config: dict, rng: random.Random) -> None:
@@ -136,7 +152,7 @@ def _draw_patterns(base: dict, config: dict, layers: str | None, rng: random.Ran
     for key, value in base.items():
         if isinstance(value, list) and len(value) == old and value:
             config[key] = [rng.choice(value) for _ in range(new)]
-        elif isinstance(value, list) and value and all(type(v) is int for v in value) and max(value) < old:
+        elif isinstance(value, list) and value and all(type(v) is int for v in value) and max(value) < old and "cycles" not in key:
             config[key] = sorted({rng.randrange(new) for _ in value})
     for key in ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"):
         if isinstance(base.get(key), int):
@@ -147,8 +163,8 @@ def _draw_patterns(base: dict, config: dict, layers: str | None, rng: random.Ran
     return config
 
 
-def counts(full) -> tuple[int, list]:
-    "Parameters and FLOPs in matrix products that transformers and torch count of a config; raises as they do"
+def counts(full, runs: bool) -> tuple[int, list]:
+    "Parameters and FLOPs in matrix products that transformers and torch count of a config; raises as they do; runs: whether they must"
     import torch
     from lm_predictor.tracing.runtime.building import build
     from lm_predictor.verification.runs.counter import CounterError, torch_matmul_flops
@@ -157,7 +173,24 @@ def counts(full) -> tuple[int, list]:
     try:
         return parameters, list(torch_matmul_flops(full, list(SIZES.values())))
     except CounterError:
+        if runs:
+            raise
         return parameters, []
+
+
+_runs: dict[str, bool] = {}  # a type -> whether torch's counter can run the config that stands for it
+
+
+def runs_itself(kind: str, base: dict) -> bool:
+    "Whether torch's counter can run the config that another one is drawn from; some code asks for data"
+    from lm_predictor.models.sources.loading import full_config
+    from lm_predictor.verification.runs.counter import CounterError, torch_matmul_flops
+    if kind not in _runs:
+        try:
+            _runs[kind] = bool(torch_matmul_flops(full_config(base), list(SIZES.values())))
+        except CounterError:
+            _runs[kind] = False
+    return _runs[kind]
 
 
 def compared(record, values: dict, parameters: int, flops: list) -> str:
@@ -178,11 +211,12 @@ def compared(record, values: dict, parameters: int, flops: list) -> str:
 def row(kind: str, base: dict, rng: random.Random, db: Database) -> Row | None:
     "A config that transformers builds, and what the shipped records say of it; None where none was drawn"
     from lm_predictor.models.sources.loading import full_config
-    for _ in range(TRIES):
-        inner = base.get("text_config")  # of a class that has images too
-        config = {"model_type": kind, "text_config": drawn(inner, rng)} if isinstance(inner, dict) else drawn(base, rng)
+    for n in range(TRIES):
+        inner, alike = base.get("text_config"), n >= TRIES // 2  # a class that has images too has its sizes in a part
+        whole = isinstance(inner, dict)
+        config = {"model_type": kind, "text_config": drawn(inner, rng, alike)} if whole else drawn(base, rng, alike)
         try:
-            parameters, flops = counts(full_config(config))
+            parameters, flops = counts(full_config(config), runs_itself(kind, base))
             break
         except Exception:  # a config class and a constructor refuse in many ways
             continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..records.storage.files import model_id, model_paths
@@ -20,7 +21,7 @@ from ..records.model import ModelRecord, record_from_json
 from ..records.source import SourceState, source_state
 
 # %% auto #0
-__all__ = ['LEGACY_LAYER_TYPES', 'spelt', 'symbol_values', 'with_layers_of', 'fits', 'note_given', 'unknown_names',
+__all__ = ['LEGACY_LAYER_TYPES', 'spelt', 'symbol_values', 'with_layers_of', 'misfits', 'fits', 'note_given', 'unknown_names',
            'left_to_class', 'stored_records', 'outdated']
 
 # %% ../../nbs/models/00_matching.ipynb #48f4d967
@@ -159,15 +160,17 @@ def _brief(value) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 # %% ../../nbs/models/00_matching.ipynb #cf38658c
-def fits(record: ModelRecord, config: dict) -> str:
-    "Why a record is not about this kind of config; empty when it is"
+def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
+    "The reasons why a record is not about this kind of config; none when it is"
     if record.settings.get("custom_code", {}).get("value") != config.get("custom_code", {}).get("sha256"):
-        return "its code is another one"
+        yield "its code is another one"
+        return
     try:
         raw = spelt(record, {k: v for k, v in config.items() if k != "custom_code"})
         values = symbol_values(record, config)
     except ModelError as e:
-        return str(e)
+        yield str(e)
+        return
     for name, about in record.settings.items():
         value, computed = _given(raw, name, about), _follower(raw, name, about, record.settings)
         if _instead(raw, name, about):
@@ -177,14 +180,17 @@ def fits(record: ModelRecord, config: dict) -> str:
         if not computed and (same or None in sizes) or values in sizes:
             continue
         if sizes or computed and same:
-            return f"{name} follows from {computed or 'other sizes'}, which is not what was traced"
-        return f"{name} is {_brief(value)}, traced with {_brief(about['value'])}"
-    for condition in record.conditions:
-        if condition.names <= set(values) and not condition.holds(values):
-            return f"{condition} does not hold"
+            yield f"{name} follows from {computed or 'other sizes'}, which is not what was traced"
+        else:
+            yield f"{name} is {_brief(value)}, traced with {_brief(about['value'])}"
+    yield from (f"{c} does not hold" for c in record.conditions if c.names <= set(values) and not c.holds(values))
     if values.get("num_kv_heads") == 1 and "num_heads > num_kv_heads" in record.assumptions:
-        return "num_kv_heads is 1, traced with more: one head is repeated without a copy"
-    return ""
+        yield "num_kv_heads is 1, traced with more: one head is repeated without a copy"
+
+
+def fits(record: ModelRecord, config: dict) -> str:
+    "Why a record is not about this kind of config; empty when it is"
+    return next(misfits(record, config), "")
 
 # %% ../../nbs/models/00_matching.ipynb #85e8a1d3
 def note_given(record: ModelRecord, *configs: dict) -> ModelRecord:

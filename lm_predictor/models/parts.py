@@ -64,7 +64,8 @@ def _as_part(kind: str, given: dict, language: dict) -> dict:
     "The config of a whole with its language model alone: what each of the two says of tied embeddings stays its own"
     tie, inside = "tie_word_embeddings", next((given[n] for n in TEXT if isinstance(given.get(n), dict)), given)
     whole = {tie: given[tie]} if given.get(tie) is not None else {}
-    return {"model_type": kind, **whole, "text_config": {k: v for k, v in language.items() if k != tie or tie in inside}}
+    part = {k: v for k, v in language.items() if k != tie or tie in inside}
+    return {"model_type": kind, **whole, "text_config": part}
 
 
 def language_of(config: dict) -> tuple[dict, str, str]:

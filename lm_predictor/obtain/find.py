@@ -5,12 +5,15 @@
 # %% ../../nbs/obtain/01_find.ipynb #c62e6e96
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..cost.rules.functions import RULES
 from ..formula.tree import FormulaError
-from ..models.matching import fits, outdated, stored_records, with_layers_of
+from ..models.config.kinds import layer_counts
+from ..models.matching import fits, misfits, outdated, spelt, stored_records, with_layers_of
 from ..models.parts import unknown_type
 from ..models.config.validation import ModelError, NeedsTrace
 from .confirm import can_trace, confirmed
@@ -46,8 +49,17 @@ class _Search:
     stale: Path | None = None  # the file of one that fits, and is of another source than the installed one
 
 
+def _nearer(found: tuple, record: ModelRecord, config: dict, reason: str) -> tuple:
+    "(number of reasons, the first of them) of the record that is nearest to a config: the one found, or another one"
+    many = 0
+    with contextlib.suppress(FormulaError):  # a condition may need that another one holds
+        for _ in misfits(record, config):
+            many += 1
+    return (many, reason) if many < found[0] else found
+
+
 def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = False) -> _Search:
-    model_type, reason, stale = config["model_type"], "", None
+    model_type, near, stale, spare = config["model_type"], (math.inf, ""), None, None
     plain = model_type.translate(str.maketrans("", "", "_-.")).isalnum()
     for path, record in stored_records(model_type, db, accelerated) if plain else ():
         try:
@@ -60,9 +72,12 @@ def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = Fal
             return _Search(Found(with_layers_of(record, config), f"stale: {old}; {_remedy()}"))
         reason = reason or old or confirmed(record, config, db)
         if not reason:
-            return _Search(Found(with_layers_of(record, config)))
-        stale = path if old else stale
-    return _Search(None, reason, stale)
+            found = _Search(Found(with_layers_of(record, config)))
+            if all(layer_counts(spelt(record, config), record.layers).values()):
+                return found
+            spare = spare or found  # it has kinds of layers that the config has not; one without them says less
+        near, stale = _nearer(near, record, config, reason), path if old else stale
+    return spare or _Search(None, near[1], stale)
 
 # %% ../../nbs/obtain/01_find.ipynb #44f4cce2
 def find(config: dict, db: Database, progress=None, trace: bool = True, accelerated: bool = False) -> Found:

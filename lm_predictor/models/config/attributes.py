@@ -74,7 +74,7 @@ HINTS = {
     "moe_shared_expert_intermediate_size": 344, "embedding_size": 152, "input_embedding_size": 168, "n_inner": 216,
     "index_n_heads": 9, "index_head_dim": 104, "state_size": 26, "time_step_rank": 34, "mamba_d_state": 26,
     "mamba_dt_rank": 34, "linear_num_key_heads": 12, "linear_groups": 14, "linear_key_head_dim": 44,
-    "linear_value_head_dim": 58, "attention_hidden_size": 232, "lru_width": 264, "index_topk": 1031
+    "linear_value_head_dim": 58, "attention_hidden_size": 232, "lru_width": 264, "lru_block": 28, "index_topk": 1031
 }
 
 
@@ -178,6 +178,17 @@ def _relate_experts(values: dict, attributes: dict, concrete=frozenset()) -> tup
     return {"group_experts": f"{name} / {of}"}, [f"{name} % {of} == 0", f"{name} >= 2 * {of}"]
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #a77e10a2
+def _relate_blocks(values: dict, attributes: dict, concrete=frozenset()) -> tuple[dict, list]:
+    "A recurrent width in as many blocks as there are heads, put into `attributes`; (rewrite, assumptions)"
+    named = _heads_name(values)
+    heads = values.get(named, 0)
+    if "lru_width" not in attributes or heads < 2 or values["lru_width"] % heads:
+        return {}, []
+    factors, of = ((heads,), heads) if named in concrete else (attributes[named], "num_heads")
+    attributes["lru_width"] = (*factors, "lru_block")
+    return {"lru_block": f"lru_width / {of}"}, [f"lru_width % {of} == 0"]
+
+# %% ../../../nbs/models/config/00_attributes.ipynb #5d1f0c2e
 def relate(values: dict, concrete=frozenset()) -> Relation:
     """Base symbols of a config's integers (attribute -> value), with the relations that its numbers show.
 
@@ -192,10 +203,11 @@ def relate(values: dict, concrete=frozenset()) -> Relation:
     attributes = {name: (canonical(name),) for name in SYMBOLIC if values.get(name, 0) > 0}
     heads = values.get(_heads_name(values), 0)
     rewrite, assumptions = _relate_heads(values, attributes, concrete) if heads > 1 else ({}, [])
-    for found, more in (_relate_experts(values, attributes, concrete), _relate_linear(values, attributes)):
+    parts = (_relate_experts(values, attributes, concrete), _relate_linear(values, attributes))
+    for found, more in (*parts, _relate_blocks(values, attributes, concrete)):
         rewrite |= found
         assumptions += more
-    for name in ("word_embed_proj_dim", "embedding_size", "input_embedding_size"):
+    for name in ("word_embed_proj_dim", "embedding_size", "input_embedding_size", "attention_hidden_size"):
         if "hidden_size" in attributes and values.get(name) == values["hidden_size"]:
             attributes[name] = attributes["hidden_size"]
             assumptions.append(f"{name} == hidden_size")

@@ -20,6 +20,7 @@ RULES = {  # how an entry of a config picks layers: by a layer's index, the entr
     "last": lambda i, n, layers: i >= layers - n,
     "every": lambda i, n, layers: n > 0 and (i + 1) % n == 0,
     "step": lambda i, n, layers: n > 0 and i % n == 0,
+    "first and every": lambda i, n, layers: i == 0 or n > 0 and (i + 1) % n == 0,
     "among": lambda i, rows, layers: i in rows,
 }
 

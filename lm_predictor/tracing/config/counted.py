@@ -25,7 +25,8 @@ from ..runtime.layers import layer_count, layer_key, layer_lists, layers_name, p
 __all__ = ['NUMBERS', 'MANY', 'Pattern', 'layer_keys', 'drawn_layers', 'counted_layers']
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de05
-NUMBERS = (("first", 1), ("first", 2), ("last", 1), *((by, n) for n in range(2, 9) for by in ("every", "step")))
+_BY = ("every", "step", "first and every")
+NUMBERS = (("first", 1), ("first", 2), ("last", 1), *((by, n) for n in range(2, 9) for by in _BY))
 
 
 def _candidates(config, whole: dict, layers: int):
