@@ -93,6 +93,9 @@ def _grid_rule(kind: str, config, tower, usual: dict) -> dict:
     size = usual.get("size", {})
     least, most = size.get("shortest_edge", 0), size.get("longest_edge", 0)
     square = {"flat": False} if kind in _SQUARE else {}
+    if size.get("height") == patch * merge:  # one merged patch is all that its processor has a size for
+        return {"rule": "box", "patch": size["height"], "grids": True,
+                "each": [size["height"], size["width"], first(tower, "num_channels", default=3)]}
     if "max_height" in size or "max_image_tokens" in usual and "min_image_tokens" not in usual:
         return _limited_rule(tower, usual, patch, merge) | square
     if "max_image_tokens" in usual:

@@ -58,11 +58,16 @@ def first(x, *names, default=None):
     return default
 
 # %% ../../../nbs/tracing/images/01_inputs.ipynb #d0008867
+def _grids(rule: dict, cut: Cut, images: int) -> torch.Tensor:
+    "Frames, rows and columns of patches of each image"
+    return torch.tensor([[1, cut.height // rule["patch"], cut.width // rule["patch"]]] * images)
+
+
 def _patches(named, rule: dict, cut: Cut, images: int, channels: int, frames: int) -> dict:
     "The patches of all images in one row, each with all its pixels, and the grid of each image"
     patch = rule["patch"]
     rows, columns, sides = cut.height // patch, cut.width // patch, (patch, patch)
-    given = {"image_grid_thw": torch.tensor([[1, rows, columns]] * images)}
+    given = {"image_grid_thw": _grids(rule, cut, images)}
     if "image_grid_hw" in named:
         given = {"image_grid_hw": torch.tensor([[rows, columns]] * images)}
     if "image_merge_sizes" in named:
@@ -158,7 +163,8 @@ def image_inputs(model, rule: dict, cut: Cut, images: int) -> dict:
     if "tiles" in cut.values:
         return _tiles(named, rule, cut, images, channels)
     if rule["rule"] == "box":
-        return {"pixel_values": (images * cut.values["patches"], *rule["each"])}
+        grids = {"image_grid_thw": _grids(rule, cut, images)} if rule.get("grids") else {}
+        return {"pixel_values": (images * cut.values["patches"], *rule["each"]), **grids}
     if rule["rule"] == "between":
         return _masked(cut, images, channels)
     if "image_grid_thw" in named or "image_grid_hw" in named:
