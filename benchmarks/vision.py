@@ -37,7 +37,7 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
         "model_type": "llama4_vision_model", "hidden_size": 1408, "intermediate_size": 5632, "num_hidden_layers": 34,
         "num_attention_heads": 16, "image_size": 336, "patch_size": 14, "pixel_shuffle_ratio": 0.5,
         "vision_output_dim": 4096, "projector_input_dim": 4096, "projector_output_dim": 4096}},
-    "chameleon": {"vocabulary_map": {"<image>": 8711, "<reserved08707>": 8710}},
+    "chameleon": {"vocabulary_map": {"<image>": 8711, "<reserved08707>": 8710, "IMGIMGAZ": 4}},
     "emu3": {"text_config": {"model_type": "emu3_text_model"},
              "vocabulary_map": {"<image>": 9, "<|extra_200|>": 5, "<|visual token 000000|>": 10}},
     "perception_lm": {"vision_use_cls_token": True, "projector_pooling_ratio": 2, "vision_config": {

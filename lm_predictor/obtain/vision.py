@@ -22,7 +22,7 @@ from ..records.vision import check_figures, VisionRecord, store_vision, vision_r
 from ..timing.images import ImageCost
 
 # %% ../../nbs/obtain/06_vision.ipynb #62b01e59
-_OTHERS = ("audio", "quantization", "video")  # parts of a whole that are not for images
+_OTHERS = ("audio", "quantization", "video", "vocabulary")  # parts of a whole that are not for images, ids of tokens
 _ASIDE = ("_token_id", "_token_index", "_token", "_eps", "_size_per_tile")
 
 
@@ -153,8 +153,13 @@ def _compared(full, rule: dict, graph) -> list:
 # %% ../../nbs/obtain/06_vision.ipynb #654bc157
 def _own(model) -> list:
     "The parameters of a whole model that are not of its language model"
-    text = type(model.config.get_text_config())
-    inside = [m for m in model.modules() if type(getattr(m, "config", None)) is text and text is not type(model.config)]
+    text, whole = type(model.config.get_text_config()), type(model.config)
+    if text is whole:  # then it is the parts that have a config of their own
+        parts = [m for m in model.modules() if type(getattr(m, "config", model.config)) is not whole]
+        return [*{id(p): p for m in parts for p in m.parameters()}.values()]
+    inside = [m for m in model.modules() if type(getattr(m, "config", None)) is text]
+    if holder := next((c for c in model.children() if type(c).__name__.endswith("ForCausalLM")), None):
+        inside = [holder]  # others have its layers as well, as a resampler of images has
     ends = [m for m in (model.get_output_embeddings(), model.get_input_embeddings()) if m is not None]
     language = {id(p) for m in (*inside, *ends) for p in m.parameters()}
     return [p for i, p in {id(p): p for p in model.parameters()}.items() if i not in language]

@@ -204,7 +204,7 @@ def _softmax(inputs, outputs, args):
     return CONVENTION["softmax"] * numel(inputs[0].shape)
 
 
-@rule("native_layer_norm", "norm")
+@rule("native_layer_norm native_group_norm", "norm")
 def _layer_norm(inputs, outputs, args):
     per_element = CONVENTION["layer_norm"] + CONVENTION["affine"] * (len(inputs) - 1)
     return per_element * numel(inputs[0].shape)

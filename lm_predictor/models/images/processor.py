@@ -76,7 +76,7 @@ def _grid(rule: dict, height: int, width: int) -> Cut:
     tall, wide = _within(height, width, factor, rule["least"], rule["most"], rule.get("frames", 1))
     rows, columns = tall // patch, wide // patch
     windows = {"windowed": _pairs(rows, columns, rule["window"])} if rule.get("window") else {}
-    windows |= {"rows": rows} if rule.get("rows") else {}
+    windows |= {n: many for n, many in (("rows", rows), ("columns", columns)) if rule.get(n)}
     if not rows or not columns:
         raise ModelError(f"image_size {height}x{width}: its processor makes no patch of {patch} pixels of it; "
                          f"sides from {factor} on are right")
@@ -202,6 +202,14 @@ def _soft(rule: dict, height: int, width: int) -> Cut:
     elif not wide:
         tall, wide = min(height // width, rule["tokens"]) * step, step
     return Cut(tall, wide, {"patches": (tall // rule["patch"]) * (wide // rule["patch"])}, rule.get("around", 0))
+
+# %% ../../../nbs/models/images/00_processor.ipynb #21f1c67b
+@image_rule("fitted")
+def _fitted(rule: dict, height: int, width: int) -> Cut:
+    patch, most = rule["patch"], rule["most"]
+    scale = math.sqrt(most * (patch / height) * (patch / width))
+    rows, columns = (max(min(math.floor(scale * n / patch), most), 1) for n in (height, width))
+    return Cut(rows * patch, columns * patch, {}, rule.get("around", 0))
 
 # %% ../../../nbs/models/images/00_processor.ipynb #aec35311
 LONGEST_SIDE = 100_000  # pixels of a side that is asked for

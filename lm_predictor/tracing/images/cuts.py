@@ -8,12 +8,11 @@ __all__ = ['processor_name', 'eval_numbers', 'processor_defaults', 'rule_of']
 # %% ../../../nbs/tracing/images/00_cuts.ipynb #da51bd46
 import ast
 import importlib.util
-import inspect
 from fractions import Fraction
 from pathlib import Path
 
 from ..recording.recorder import TraceError
-from .inputs import first, image_owner, unwrapped, vision_config
+from .inputs import first, image_arguments, vision_config
 
 # %% ../../../nbs/tracing/images/00_cuts.ipynb #516c405f
 _ALIKE = {"glm4v_moe": "glm4v", "glm_ocr": "glm4v", "qwen3_vl_moe": "qwen3_vl", "qwen2_5_omni_thinker": "qwen2_vl",
@@ -55,6 +54,14 @@ def _source_of(name: str) -> Path | None:
     return found[0] if found else None
 
 
+def _taken(body: list) -> dict:
+    "The values that the arguments of a class have by default"
+    made = next((s.args for s in body if isinstance(s, ast.FunctionDef) and s.name == "__init__"), None)
+    if made is None or not made.defaults:
+        return {}
+    return {a.arg: _number(v) for a, v in zip(made.args[-len(made.defaults):], made.defaults)}
+
+
 def processor_defaults(model_type: str) -> dict:
     "What the class of a model type's image processor has by default; empty for a type without one"
     name = processor_name(model_type)
@@ -62,8 +69,8 @@ def processor_defaults(model_type: str) -> dict:
     body = next((n.body for n in ast.parse(path.read_text(encoding="utf-8")).body
                  if isinstance(n, ast.ClassDef) and n.name == name), []) if path else []
     named = lambda s: s.targets[0] if isinstance(s, ast.Assign) else s.target
-    rows = {named(s).id: _number(s.value) for s in body
-            if isinstance(s, (ast.Assign, ast.AnnAssign)) and s.value and isinstance(named(s), ast.Name)}
+    rows = _taken(body) | {named(s).id: _number(s.value) for s in body if isinstance(s, (ast.Assign, ast.AnnAssign))
+                           and s.value and isinstance(named(s), ast.Name)}
     return {"processor": name, **{k: v for k, v in rows.items() if v is not None}} if name else {}
 
 # %% ../../../nbs/tracing/images/00_cuts.ipynb #27e0167c
@@ -129,8 +136,13 @@ def _whole_rule(config, tower, usual: dict, named) -> dict | None:
                 "patch": tower.patch_size, "around": 2}
     if isinstance(usual.get("patch_size"), dict):
         patch = usual["patch_size"]["height"]
+        if "max_patches" in usual:
+            return {"rule": "fitted", "patch": patch, "most": usual["max_patches"]}
         return {"rule": "box", "patch": patch, "box": [size["height"], size["width"]], "breaks": 1, "around": 1,
                 "each": [channels * patch**2]}
+    if "spatial_factor" in usual:
+        return {"rule": "grid", "factor": usual["spatial_factor"], "patch": usual["spatial_factor"], "ratio": 200,
+                "least": usual["min_pixels"], "most": usual["max_pixels"], "rows": True, "columns": True}
     if "rescale_image_max_upscaled_long_edge" in usual:
         patch = tower.patch_size
         frames = tower.temporal_patch_size
@@ -192,7 +204,7 @@ def rule_of(model) -> dict:
     "How the processor of a vision-language model cuts images, as of `models.images.processor`; raises TraceError"
     config, tower = model.config, vision_config(model.config)
     kind, usual = config.model_type, processor_defaults(model.config.model_type)
-    named = inspect.signature(unwrapped(type(image_owner(model)).get_image_features)).parameters
+    named = image_arguments(model)
     said = {"processor": usual["processor"]} if usual else {}
     if "image_position_ids" in named:
         pool = first(tower, "pooling_kernel_size", default=usual.get("pooling_kernel_size", 3))

@@ -27,7 +27,7 @@ from .execution import run_images
 # %% ../../../nbs/tracing/images/03_graph.ipynb #52f6ccd4
 _PER_IMAGE = ("1", "images", "patches", "patches**2", "images*patches", "images**2*patches", "images*patches**2")
 _TERMS = {  # rule -> the terms that a figure may have
-    "fixed": ("1", "images", "images**2"),
+    **dict.fromkeys(("fixed", "fitted"), ("1", "images", "images**2")),
     "grid": (*_PER_IMAGE, "images*windowed"),
     "budget": _PER_IMAGE,
     "aspect": (*_PER_IMAGE, "images*windowed"),
@@ -53,7 +53,7 @@ _TERMS = {  # rule -> the terms that a figure may have
 def terms_of(rule: dict) -> list:
     "The terms that a figure of an image part may have, as sympy"
     texts = [t for t in _TERMS[rule["rule"]] if "windowed" not in t or rule.get("window")]
-    texts += ["rows", "images*rows"] if rule.get("rows") else []
+    texts += [t for n in ("rows", "columns") if rule.get(n) for t in (n, f"images*{n}")]
     plain = [to_sympy(parse(t)) for t in texts]
     return [t.subs({s: size_symbol(s.name) for s in t.free_symbols}) for t in plain]
 

@@ -162,7 +162,13 @@ _OTHERS = ("vis", "image", "audio", "project", "connector", "resampler", "perce"
 
 
 def text_alone(model):
-    "A model for images and text without the parts that are not for text, which its class runs without images"
+    """A model for images and text without the parts that are not for text, which its class runs without images.
+
+    Of one that holds a whole causal language model it is that.
+    """
+    inner = [c for c in model.children() if type(c).__name__.endswith("ForCausalLM")]
+    if len(inner) == 1:
+        return inner[0]
     for parent in (model, getattr(model, "model", None)):
         for name, child in [] if parent is None else list(parent.named_children()):
             if any(n in name for n in _OTHERS) and not any(n in name for n in ("language", "text", "lm_head")):
