@@ -209,6 +209,14 @@ def _layer_norm(inputs, outputs, args):
     per_element = CONVENTION["layer_norm"] + CONVENTION["affine"] * (len(inputs) - 1)
     return per_element * numel(inputs[0].shape)
 
+# %% ../../../nbs/cost/rules/00_operators.ipynb #b895087d
+@rule("native_batch_norm", "norm")
+def _batch_norm(inputs, outputs, args):
+    if any(a is True for a in args):  # training
+        return Cost("uncounted")
+    affine = CONVENTION["affine"] * (len(inputs) - 3)  # beside the input, the mean and the variance
+    return (2 * CONVENTION["elementwise"] + affine) * numel(inputs[0].shape)
+
 # %% ../../../nbs/cost/rules/00_operators.ipynb #15164b5c
 @rule("clone _to_copy contiguous cat stack repeat constant_pad_nd flip roll", "copy")
 def _copy(inputs, outputs, args):
