@@ -40,12 +40,24 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
     "chameleon": {"vocabulary_map": {"<image>": 8711, "<reserved08707>": 8710, "IMGIMGAZ": 4}},
     "emu3": {"text_config": {"model_type": "emu3_text_model"},
              "vocabulary_map": {"<image>": 9, "<|extra_200|>": 5, "<|visual token 000000|>": 10}},
-    "perception_lm": {"vision_use_cls_token": True, "projector_pooling_ratio": 2, "vision_config": {
+    "perception_lm": {"text_config": {  # facebook/Perception-LM-1B: Llama 3.2 1B behind a tower of 23 layers
+        "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256},
+        "vision_use_cls_token": True, "projector_pooling_ratio": 2, "vision_config": {
         "model_type": "timm_wrapper", "architecture": "vit_pe_core_large_patch14_336", "do_pooling": True,
         "num_classes": 1024, "global_pool": "map",
-        "model_args": {"embed_dim": 1024, "img_size": [448, 448], "depth": 23, "num_classes": 0, "global_pool": "",
+        "model_args": {"embed_dim": 1024, "img_size": [448, 448], "depth": 23, "global_pool": "",
                        "use_post_transformer_norm": False, "init_values": 0.1, "ref_feat_shape": [32, 32]}}},
     "gemma4": {"vision_config": {"model_type": "gemma4_vision"}},
+    # a guess: both parts as Gemma 4 26B-A4B has them, whose name and plan of parallel experts its source repeats
+    "diffusion_gemma": {
+        "vision_config": {"model_type": "gemma4_vision", "hidden_size": 1152, "intermediate_size": 4304,
+                          "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16,
+                          "head_dim": 72, "global_head_dim": 72, "standardize": True},
+        "text_config": {"model_type": "diffusion_gemma_text", "hidden_size": 2816, "intermediate_size": 2112,
+                        "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
+                        "num_global_key_value_heads": 2, "num_experts": 128, "top_k_experts": 8,
+                        "moe_intermediate_size": 704, "sliding_window": 1024}},
     "gemma4_unified": {"vision_config": {"model_type": "gemma4_unified_vision"},
                        "text_config": {"model_type": "gemma4_unified_text", "hidden_size": 3840}},
     "cohere_compass": {"text_config": {"rope_parameters": {

@@ -151,6 +151,15 @@ def _compared(full, rule: dict, graph) -> list:
     return found
 
 # %% ../../nbs/obtain/06_vision.ipynb #654bc157
+def _without_images(model) -> list:
+    "The models inside of a whole, with its config, that hold its table of words and do not make rows of images"
+    words = model.get_input_embeddings()
+    words = [id(p) for p in words.parameters()] if words is not None else []
+    return [m for m in model.modules() if m is not model and type(getattr(m, "config", None)) is type(model.config)
+            and not any(hasattr(type(n), "get_image_features") for n in m.modules())
+            and any(id(p) in words for p in m.parameters())]
+
+
 def _own(model) -> list:
     "The parameters of a whole model that are not of its language model"
     text, whole = type(model.config.get_text_config()), type(model.config)
@@ -161,6 +170,7 @@ def _own(model) -> list:
     if holder := next((c for c in model.children() if type(c).__name__.endswith("ForCausalLM")), None):
         inside = [holder]  # others have its layers as well, as a resampler of images has
     ends = [m for m in (model.get_output_embeddings(), model.get_input_embeddings()) if m is not None]
+    inside += _without_images(model)
     language = {id(p) for m in (*inside, *ends) for p in m.parameters()}
     return [p for i, p in {id(p): p for p in model.parameters()}.items() if i not in language]
 

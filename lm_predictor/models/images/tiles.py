@@ -61,6 +61,36 @@ def _canvas(rule: dict, height: int, width: int) -> Cut:
     ends = rule.get("ends", 0) * many * (many > 1)
     return Cut(side, side, {"tiles": many + (many > 1)}, rule.get("around", 0) + ends)
 
+# %% ../../../nbs/models/images/01_tiles.ipynb #c141e6fc
+def _shorter(height: int, width: int, tall: int, wide: int) -> float:
+    "The shorter side of an image on a canvas, with its ratio kept"
+    scale, ratio = min(wide / width, tall / height), width / height
+    if ratio < 1:
+        return math.floor(scale * height * ratio)
+    return math.floor(scale * width / ratio) if ratio > 1 else scale * height
+
+
+def _nearest(grids: list, ratio: float) -> tuple[int, int]:
+    "Columns and rows of the longest grid whose ratio is nearest to that of an image, and not beyond it"
+    ratios = dict.fromkeys(c / r for c, r in grids)
+    if ratio >= 1:
+        near = min((k for k in ratios if k <= ratio), key=lambda k: abs(k - ratio))
+    else:
+        near = min((k for k in ratios if k > ratio), key=lambda k: abs(1 / k - 1 / ratio))
+    return max((g for g in grids if g[0] / g[1] == near), key=lambda g: g[0 if ratio >= 1 else 1])
+
+# %% ../../../nbs/models/images/01_tiles.ipynb #ab383f07
+@image_rule("cells")
+def _cells(rule: dict, height: int, width: int) -> Cut:
+    side, grids, best = rule["height"], canvases(rule["most"]), None
+    for columns, rows in grids:
+        if columns * side >= width and rows * side >= height:
+            shorter = _shorter(height, width, rows * side, columns * side)
+            if best is None or shorter >= best[0]:
+                best = shorter, (columns, rows)
+    columns, rows = best[1] if best else _nearest(grids, width / height)
+    return Cut(side, side, {"tiles": columns * rows + 1}, rule.get("around", 0))
+
 # %% ../../../nbs/models/images/01_tiles.ipynb #c11e3603
 def _long(height: int, width: int, most: int) -> tuple[int, int]:
     "Sides of an image whose longer one is made so long; the other one is even"

@@ -16,7 +16,7 @@ from .inputs import first, image_arguments, vision_config
 
 # %% ../../../nbs/tracing/images/00_cuts.ipynb #516c405f
 _ALIKE = {"glm4v_moe": "glm4v", "glm_ocr": "glm4v", "qwen3_vl_moe": "qwen3_vl", "qwen2_5_omni_thinker": "qwen2_vl",
-          "qwen3_omni_moe_thinker": "qwen2_vl"}  # types without a processor of their own -> the one that they use
+          "qwen3_omni_moe_thinker": "qwen2_vl", "diffusion_gemma": "gemma4"}  # types without a processor of their own -> the one that they use
 
 
 def processor_name(model_type: str) -> str:
@@ -156,6 +156,9 @@ def _cropped_rule(tower, usual: dict, named) -> dict | None:
     tile, limits = {n: size.get(n) for n in ("height", "width")}, {}
     if "min_patches" in usual:
         limits = {"least": usual["min_patches"], "most": usual["max_patches"]}
+    if usual.get("vision_input_type") == "thumb+tile":
+        side = usual["tile_size"]
+        return {"rule": "cells", "most": usual["max_num_tiles"], "height": side, "width": side}
     if "pixel_values_local" in named and limits:
         return {"rule": "crops", "side": usual["tile_size"], **limits, **tile}
     if "pixel_values_local" in named:

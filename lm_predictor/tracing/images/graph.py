@@ -39,7 +39,7 @@ _TERMS = {  # rule -> the terms that a figure may have
     "anyres": ("1", "images", "tiles", "images*tiles", "rows", "columns", "images*rows", "images*columns",
                "rows*columns", "images*rows*columns"),
     "canvas": ("1", "images", "tiles", "images*tiles", "images**2*tiles"),
-    **dict.fromkeys(("split", "closest"), ("1", "images", "tiles", "images*tiles")),
+    **dict.fromkeys(("split", "closest", "cells"), ("1", "images", "tiles", "images*tiles")),
     **dict.fromkeys(("crops", "windows"), ("1", "images", "tiles", "images*tiles", "rows", "images*rows")),
     "slices": ("1", "images", "tiles", "patches", "sliced", "images*tiles", "images*patches", "images*tiles*sliced",
                "images*patches**2", "images*tiles*sliced**2"),
@@ -70,7 +70,7 @@ _SOFT = ((1, 1), (1, 2), (3, 2), (5, 1), (1, 3), (4, 3), (2, 7), (5, 4))
 
 def sizes_to_try(rule: dict) -> list[tuple[int, int]]:
     "Sizes of images that differ in all that a rule makes of them"
-    if rule["rule"] in ("anyres", "canvas", "split", "closest", "crops", "windows", "overlap"):
+    if rule["rule"] in ("anyres", "canvas", "split", "closest", "cells", "crops", "windows", "overlap"):
         return [(int(rule["height"] * a), int(rule["width"] * b)) for a, b in _SIDES]
     if rule["rule"] == "soft":
         return [(96 * a + 7, 96 * b + 7) for a, b in _SOFT]

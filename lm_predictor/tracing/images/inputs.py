@@ -153,6 +153,8 @@ def _tiles(named, rule: dict, cut: Cut, images: int, channels: int) -> dict:
     "The tiles of all images"
     many = cut.values["tiles"]
     each = channels, cut.height, cut.width
+    if rule["rule"] == "cells":
+        return {"pixel_values": (images, many, *each)}
     if rule["rule"] == "anyres":
         return {"pixel_values": (images, many, *each), "image_sizes": torch.tensor([cut.asked] * images)}
     if rule["rule"] == "overlap":

@@ -169,7 +169,8 @@ def text_alone(model):
     inner = [c for c in model.children() if type(c).__name__.endswith("ForCausalLM")]
     if len(inner) == 1:
         return inner[0]
-    for parent in (model, getattr(model, "model", None)):
+    makers = [m for m in model.modules() if hasattr(type(m), "get_image_features")]
+    for parent in dict.fromkeys((model, getattr(model, "model", None), *makers)):
         for name, child in [] if parent is None else list(parent.named_children()):
             if any(n in name for n in _OTHERS) and not any(n in name for n in ("language", "text", "lm_head")):
                 parent._modules[name] = None
