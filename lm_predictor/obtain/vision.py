@@ -196,6 +196,9 @@ def _notes(model, rule: dict, graph) -> tuple[str, ...]:
     if any(n.op == "packed_attention" for n in graph.nodes):
         found.append("attention of the vision tower is one kernel over packed images, and tables of indexes are made "
                      "on the host, as engines do")
+    if rule.get("fewest"):
+        found.append(f"all experts of the vision tower are read, as is expected of {rule['fewest']} patches or more "
+                     "that choose theirs uniformly")
     if rule["rule"] == "scaled":
         found.append("counted for images at least as wide as high; of a higher one the cut table of positions is "
                      "copied once more")
@@ -207,12 +210,12 @@ def _notes(model, rule: dict, graph) -> tuple[str, ...]:
 def _traced(full) -> tuple:
     "The whole model of a config, its rule, and what `image_graph` gives; raises NeedsTrace"
     from lm_predictor.tracing.images.cuts import rule_of
-    from lm_predictor.tracing.images.graph import image_graph
+    from lm_predictor.tracing.images.graph import image_graph, with_experts
     from lm_predictor.tracing.images.inputs import build_whole
     from lm_predictor.tracing.recording.recorder import TraceError
     try:
         model = build_whole(full)
-        rule = rule_of(model)
+        rule = with_experts(model, rule_of(model))
         graph, features, uncounted = image_graph(model, rule)
         check_figures(graph, features)
         return model, rule, graph, features, uncounted

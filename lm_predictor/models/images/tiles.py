@@ -267,4 +267,8 @@ def _filled(rule: dict, height: int, width: int) -> Cut:
 def cut_image(rule: dict, size) -> Cut:
     "What a processor makes of an image of a height and width; raises ModelError for what it refuses"
     height, width = check_image_size(size)
-    return replace(RULES[rule["rule"]](rule, height, width), asked=(height, width))
+    cut, fewest = RULES[rule["rule"]](rule, height, width), rule.get("fewest", 0)
+    if cut.values.get("patches", fewest) < fewest:
+        raise ModelError(f"image_size {height}x{width}: {cut.values['patches']} patches; how many experts of its tower "
+                         f"these reach is not known, from {fewest} patches on all of them are expected to be reached")
+    return replace(cut, asked=(height, width))

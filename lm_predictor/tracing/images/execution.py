@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ...cost.rules.operators import CONVENTION, Cost
+from ...cost.rules.operators import CONVENTION, Cost, reached_experts
 from .inputs import image_owner, rows_taken
 from ..recording.patches import patched
 from ..recording.recorder import Op, Recorder, operand, recording
@@ -58,11 +58,23 @@ def anywhere(view, mixed: bool = False):
 
 
 class ImageRecorder(Recorder):
-    "A Recorder that knows packed attention"
+    "A Recorder that knows packed attention, and reads all experts of a tower"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.experts = set()  # (how many a layer has, rows that are routed to them)
+
+    def _all_read(self, given, t, n, view):
+        "What is read of the experts that rows reach: all of them; it is noted how many they are"
+        if reached_experts() not in getattr(n, "free_symbols", ()):
+            return t, n, view
+        whole = next(s.elements for s in self.storages.values() if s.id == t)
+        self.experts.add((int(whole / n.subs(reached_experts(), 1)), int(given[0].shape[0])))
+        return t, whole, None
 
     def _reads(self, ins, given, cost):
         "Each row of an image is read as those of any other: where they begin in memory makes no difference"
-        found = super()._reads(ins, given, cost)
+        found = [self._all_read(given, *read) for read in super()._reads(ins, given, cost)]
         return [(t, n, anywhere(view, mixed=len(found) == 1)) for t, n, view in found]  # else it may read several
 
     def _record(self, func, name, args, kwargs, out):
