@@ -174,7 +174,7 @@ def _own(model) -> list:
     language = {id(p) for m in (*inside, *ends) for p in m.parameters()}
     return [p for i, p in {id(p): p for p in model.parameters()}.items() if i not in language]
 
-
+# %% ../../nbs/obtain/06_vision.ipynb #9d294f6c
 def _weights(model, language: int) -> tuple[int, object]:
     "Parameters of a model without its language model, and the bytes that they take; raises ModelError"
     import torch

@@ -16,7 +16,8 @@ from .inputs import first, image_arguments, vision_config
 
 # %% ../../../nbs/tracing/images/00_cuts.ipynb #516c405f
 _ALIKE = {"glm4v_moe": "glm4v", "glm_ocr": "glm4v", "qwen3_vl_moe": "qwen3_vl", "qwen2_5_omni_thinker": "qwen2_vl",
-          "qwen3_omni_moe_thinker": "qwen2_vl", "diffusion_gemma": "gemma4"}  # types without a processor of their own -> the one that they use
+          "qwen3_omni_moe_thinker": "qwen2_vl",
+          "diffusion_gemma": "gemma4"}  # types without a processor of their own -> the one that they use
 
 
 def processor_name(model_type: str) -> str:

@@ -33,7 +33,7 @@ def unwrapped(fn):
         fn = fn.__wrapped__
     return fn
 
-
+# %% ../../../nbs/tracing/images/01_inputs.ipynb #f48c3132
 def rows_taken(model: torch.nn.Module) -> tuple[str, str] | None:
     "Name of the language model inside of a model, and of the argument by which it takes rows at places of the prompt"
     for name, child in model.named_children():
