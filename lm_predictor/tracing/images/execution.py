@@ -172,10 +172,12 @@ def _as_codes(fn):
     def tokens(self, codes):
         with _disable_current_modes(), torch.device("cpu"):
             found, held = fn(self, torch.zeros(codes.shape, dtype=torch.int64)), codes.untyped_storage()
-            if held._cdata not in tables:
-                many = held.nbytes() // codes.element_size() * found.numel() // codes.numel()
-                tables[held._cdata] = held, torch.empty(many, dtype=found.dtype, device="meta")
-            return tables[held._cdata][1][:found.numel()].view(found.shape)
+        if held._cdata not in tables:
+            many = held.nbytes() // codes.element_size() * found.numel() // codes.numel()
+            tables[held._cdata] = held, torch.empty(many, dtype=found.dtype, device="meta")
+        made = tables[held._cdata][1][:found.numel()].view(found.shape)
+        made[tuple(map(slice, codes.shape))].copy_(codes)  # one way to the host, the other back
+        return made
     return tokens
 
 
