@@ -127,8 +127,8 @@ def _draw_states(base: dict, config: dict, width: str | None, rng: random.Random
             config[width] = 64 * rng.randint(2, 12)
             if isinstance(config[size], int):
                 config[heads] = base[expand] * config[width] // config[size]
-            if isinstance(base.get("mamba_d_ssm"), int):  # which is the inner width where it is given
-                config["mamba_d_ssm"] = base[expand] * config[width]
+                if isinstance(base.get("mamba_d_ssm"), int):  # an inner width that is no multiple of the model's
+                    config["mamba_d_ssm"] = config[heads] * config[size]
 
 
 def _draw_experts(base: dict, config: dict, rng: random.Random) -> None:

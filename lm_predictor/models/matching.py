@@ -126,7 +126,7 @@ def _given(raw: dict, name: str, about: dict):
 
 def _alike(value, about: dict) -> bool:
     "Whether a value of a setting is what was traced; of a config inside a config, with what its class adds"
-    if not isinstance(value, dict) or not isinstance(about["value"], dict):
+    if value == about["value"] or not isinstance(value, dict) or not isinstance(about["value"], dict):
         return value == about["value"]
     usual = about["default"] if isinstance(about["default"], dict) else {}
     usual = usual if value.get("model_type", usual.get("model_type")) == usual.get("model_type") else {}

@@ -12,8 +12,8 @@ from fractions import Fraction
 from ...formula.language import parse_condition
 
 # %% auto #0
-__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'NESTED', 'canonical', 'Relation',
-           'relate', 'text_config', 'flat', 'integers', 'shares', 'shaping', 'set_attribute']
+__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'STATES', 'NESTED', 'canonical',
+           'Relation', 'states_of', 'relate', 'text_config', 'flat', 'integers', 'shares', 'shaping', 'set_attribute']
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
@@ -53,7 +53,8 @@ SYMBOLIC = (  # config attributes that become symbols where they are integers ab
     "num_decoder_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
     "n_group", "topk_group", "n_shared_experts", "shared_expert_intermediate_size", "shared_intermediate_size",
     "moe_shared_expert_intermediate_size", "embedding_size", "input_embedding_size", "n_inner", "index_n_heads",
-    "index_head_dim", "state_size", "time_step_rank", "mamba_d_state", "mamba_dt_rank", "linear_num_key_heads",
+    "index_head_dim", "ssm_state_size",
+    "state_size", "time_step_rank", "mamba_d_state", "mamba_dt_rank", "linear_num_key_heads",
     "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "attention_hidden_size", "lru_width",
     "ffn_hidden_size", "index_topk")
 
@@ -74,7 +75,8 @@ HINTS = {
     "moe_shared_expert_intermediate_size": 344, "embedding_size": 152, "input_embedding_size": 168, "n_inner": 216,
     "index_n_heads": 9, "index_head_dim": 104, "state_size": 26, "time_step_rank": 34, "mamba_d_state": 26,
     "mamba_dt_rank": 34, "linear_num_key_heads": 12, "linear_groups": 14, "linear_key_head_dim": 44,
-    "linear_value_head_dim": 58, "attention_hidden_size": 232, "lru_width": 264, "lru_block": 28, "index_topk": 1031
+    "linear_value_head_dim": 58, "attention_hidden_size": 232, "lru_width": 264, "lru_block": 28, "index_topk": 1031,
+    "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 22, "mamba_head_dim": 22
 }
 
 
@@ -147,6 +149,40 @@ def _relate_heads(values: dict, attributes: dict, concrete=frozenset()) -> tuple
         assumptions.append(f"hidden_size % ({parts} * {of}) == 0")
     return rewrite, assumptions
 
+# %% ../../../nbs/models/config/00_attributes.ipynb #6313cb25
+STATES = (  # of a state space: its heads, the width of one, their groups, and what its inner width is said by
+    ("num_heads", "head_dim", "n_groups", "expand"), ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_ssm"),
+    ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_expand"),
+    ("mamba_num_heads", "mamba_head_dim", "n_groups", "")
+)
+
+
+def states_of(values: dict) -> tuple:
+    "The row of STATES that numbers have all entries of; empty without one"
+    return next((row for row in STATES if all(values.get(n, 0) > 0 for n in row if n)), ())
+
+# %% ../../../nbs/models/config/00_attributes.ipynb #888fe992
+def _relate_states(values: dict, attributes: dict, concrete=frozenset()) -> tuple[dict, list]:
+    "The heads of a state space in equal groups, and its width, put into `attributes`; (rewrite, assumptions)"
+    heads, size, groups, inner = states_of(values) or ("",) * 4
+    tied, width = inner.endswith("expand"), "hidden_size" if inner.endswith("expand") else inner
+    times = values[inner] if tied else 1
+    if not heads or width and values.get(width, 0) * times != values[heads] * values[size]:
+        return {}, []
+    parts = times * values[groups]
+    if values[heads] in (1, values[groups]) or values[heads] % parts or tied and attributes.get(width) != (width,):
+        return {}, []
+    of = values[groups] if groups in concrete else groups
+    by = [n for n in (times, of) if n != 1]
+    attributes |= {size: (size,), groups: (groups,), heads: (*by, "state_part")}
+    few = (values[heads] // times,) if heads in concrete else tuple(n for n in (of, "state_part") if n != 1)
+    attributes |= {width: (*few, values[size] if size in concrete else size)} if width else {}
+    divisor = f"({by[0]} * {by[1]})" if len(by) == 2 else str(by[0]) if by else ""
+    more = [f"{heads} % {divisor} == 0"] if by else []
+    more += [f"{heads} > {of}"] if times == 1 else []  # where each head is a group, nothing is repeated
+    more += [f"{f'{times} * ' if tied and times > 1 else ''}{width} == {heads} * {size}"] if width else []
+    return {"state_part": f"{heads} / {divisor}" if by else heads}, more
+
 # %% ../../../nbs/models/config/00_attributes.ipynb #a77e1005
 _HEADS = ("num_attention_heads", "num_key_value_heads", *_DECODER_HEADS)
 _LINEAR_HEADS = ("linear_num_key_heads", "linear_num_value_heads")
@@ -203,8 +239,10 @@ def relate(values: dict, concrete=frozenset()) -> Relation:
     attributes = {name: (canonical(name),) for name in SYMBOLIC if values.get(name, 0) > 0}
     heads = values.get(_heads_name(values), 0)
     rewrite, assumptions = _relate_heads(values, attributes, concrete) if heads > 1 else ({}, [])
-    parts = (_relate_experts(values, attributes, concrete), _relate_linear(values, attributes))
-    for found, more in (*parts, _relate_blocks(values, attributes, concrete)):
+    for found, more in (
+        _relate_experts(values, attributes, concrete), _relate_linear(values, attributes),
+        _relate_states(values, attributes, concrete), _relate_blocks(values, attributes, concrete)
+    ):
         rewrite |= found
         assumptions += more
     for name in ("word_embed_proj_dim", "embedding_size", "input_embedding_size", "attention_hidden_size"):
@@ -234,6 +272,13 @@ def flat(config: dict) -> dict:
     return config if inner is None else {**config, **inner, "model_type": config.get("model_type")}
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #ae58ec62
+def _states(config) -> dict:
+    "The numbers of a transformers config that say how large its state space is; empty where one is missing"
+    names = sorted({n for row in STATES for n in row if n})
+    given = {n: v for n in names if type(v := vars(config).get(n)) is int}
+    return {n: given[n] for n in states_of(given) if n}
+
+
 def integers(config) -> dict:
     "The positive integers of a transformers config that may become symbols, by standard attribute name"
     found, own, config = {}, set(), text_config(config)
@@ -255,7 +300,7 @@ def integers(config) -> dict:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0 and target not in own:
             found[name] = value
             own.add(target)  # two names of one attribute are one symbol
-    return found
+    return found | {n: v for n, v in _states(config).items() if not n.endswith("expand")}
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #7be0f1a1
 def shares(config) -> frozenset:
@@ -272,7 +317,7 @@ def shares(config) -> frozenset:
 
 def shaping(config) -> dict:
     "The numbers of a transformers config that stay numbers and say how its symbols are related"
-    config, names = text_config(config), ("n_group", "qk_rope_head_dim")
+    config, names = text_config(config), ("n_group", "qk_rope_head_dim", "expand", "mamba_expand")
     return {n: v for n in names if isinstance(v := getattr(config, n, None), int) and not isinstance(v, bool)}
 
 

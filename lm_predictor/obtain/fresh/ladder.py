@@ -121,7 +121,7 @@ def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #f933ff73
 _COUNTS = ("n_group", "topk_group", "n_shared_experts", "num_experts_per_tok", "num_heads", "linear_num_key_heads",
-           "linear_num_value_heads", "index_n_heads")  # of which a model may have one
+           "linear_num_value_heads", "index_n_heads", "n_groups", "mamba_n_groups")  # of which a model may have one
 
 
 def at_one(record: ModelRecord, values: dict, name: str) -> dict:
@@ -169,6 +169,12 @@ def add_deal(
     exact = f"exact at multiples of {max(dealt.values(), default=0)} tokens, else the mean of it"
     return with_notes(record, f"tokens are dealt out to the experts in turn; {exact}" if dealt else "")
 
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #280fc0ea
+def _at_least(record: ModelRecord, case: str, sizes: dict, least: dict) -> dict:
+    "The sizes of a case that are below those it was traced at, raised to them where its conditions allow that"
+    raised = {n: least[n] for n in least.keys() & sizes.keys() - Case.parse(case).fixed.keys() if sizes[n] < least[n]}
+    return raised if hold(record.conditions_of(case), sizes | raised) else {}
+
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #eb2b5a01
 def _record_of(trace, model_type: str) -> ModelRecord:
     "The record of a trace; raises TraceError where figures depend on data"
@@ -189,10 +195,11 @@ def in_one_block(record: ModelRecord) -> str:
     return next((str(c) for c in tokens if c.left.op != "%"), "")
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #ba67d442
-def against_numbers(record: ModelRecord, config, values: dict) -> str:
+def against_numbers(record: ModelRecord, config, values: dict, least: dict | None = None) -> str:
     """What a run with numbers has that a record has not, or the other way round; empty when they are equal.
 
     config: of transformers; values: its numbers by symbol. Others are drawn, these are for code that refuses those.
+    least: case name -> the smallest sizes that it was traced at; from which on it holds is found later, see add_limits.
     """
     rng = random.Random(0)
     twin = _drawn_twin(record, config, values, rng)
@@ -200,6 +207,7 @@ def against_numbers(record: ModelRecord, config, values: dict) -> str:
         sizes = workload_sizes(record, case, twin.values, rng, (2, 9)) if twin else None
         if sizes is None:
             return f"{case}: no run was found"
+        sizes |= _at_least(record, case, twin.values | sizes, (least or {}).get(case, {}))
         ours, run = record.graph(case).at(twin.values | BYTES | sizes), twin.run(case, sizes)[1].graph
         if executed(ours, str) != executed(run, str) or ours.kv_cache_bytes != run.kv_cache_bytes:
             return f"{case}: {difference(ours, run)}"
@@ -225,7 +233,7 @@ def judged(attempt, config):
         return replace(attempt, error=TraceError(f"{config.model_type}: its formulas hold in one block alone: {short}"))
     # layouts decide whether a tensor is copied, and symbols do not know them as numbers do
     held = attempt.rung.name == ON_SYMBOLS or attempt.rung.name == RUNS.name and record.layers
-    if held and (found := against_numbers(record, config, values)):
+    if held and (found := against_numbers(record, config, values, attempt.trace.least)):
         return replace(attempt, error=TraceError(f"{config.model_type}: a run with numbers does not agree: {found}"))
     return replace(attempt, record=record, outcome=against_counter(record, config, values))
 

@@ -25,7 +25,8 @@ from ...records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ...records.model import ModelRecord
 from ...records.source import source_file
 from ..recording.loops import held
-from ..runtime.forward import cache_name, shown_modules
+from ..runtime.building import Absent
+from ..runtime.forward import TARGET, cache_name, drafts, shown_modules
 from ..runtime.layers import layer_count, layers_name
 from ..runtime.masks import kept_pairs, pairs_formula
 from ..runtime.quirks import Need, quirk
@@ -306,7 +307,10 @@ def config_defaults(config) -> dict:
     try:
         return type(config)().to_dict()
     except Exception:  # a few config classes cannot be built without arguments
-        return {}
+        part = next((n for n in NESTED if getattr(config, n, None) is text_config(config)), None)
+        stated = getattr(type(config), "__dataclass_fields__", {})
+        own = {n: f.default for n, f in stated.items() if type(f.default) in (bool, int)}
+        return {**own, part: config_defaults(text_config(config))} if part else {}
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #ef98f1cc
 def _derived_head_dim(config) -> bool:
@@ -352,7 +356,7 @@ def _pairs(trace: ModelTrace) -> tuple[list, tuple]:
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #dc739d53
 def _never_run(trace: ModelTrace):
-    "A sentence on each kind of layer that no case executes"
+    "A sentence on each kind of layer that no case executes, and on each part that could not be built"
     executed = {c.path for r in trace.recorders.values() for _, chain in r.root.walk() for c in chain}
     modules = dict(shown_modules(trace.model))
     for path, (shown, _) in trace.names.items():
@@ -361,6 +365,9 @@ def _never_run(trace: ModelTrace):
                 f"{shown} ({type(modules[path]).__name__}) are not executed on token ids alone: "
                 "their weights are held, they cost nothing else"
             )
+    for path, part in modules.items():
+        if isinstance(part, Absent):
+            yield f"{path} is left out, with its weights: token ids do not run it, and {part.why}"
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #b4c7015e
 def _tied(config) -> dict:
@@ -395,6 +402,8 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
 def _notes_of(trace: ModelTrace) -> tuple:
     "What a reader of a trace's figures must know, but for its masks"
     notes = tuple(_never_run(trace))
+    if drafts(trace.model):
+        return (*notes, TARGET)
     if cache_name(trace.model):
         return notes
     why = quirk(trace.config.model_type, Need.NO_CACHE)

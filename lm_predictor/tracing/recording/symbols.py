@@ -11,6 +11,7 @@ import numbers
 import sympy
 import torch
 from torch._dynamo.source import ConstantSource
+from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._sympy.functions import ToFloat
@@ -176,7 +177,7 @@ def _padded(x, pad, *args, **kwargs):
     shape = list(x.shape)
     for i in range(len(pad) // 2):
         shape[-1 - i] = shape[-1 - i] + pad[2 * i] + pad[2 * i + 1]
-    return x.new_empty(shape)
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=suggest_memory_format(x))
 
 
 SHAPES = {  # operator -> function that makes a tensor of the right shape and strides

@@ -17,7 +17,7 @@ import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ...models.config.attributes import FILLED, integers
+from ...models.config.attributes import FILLED, integers, text_config
 from ...models.config.kinds import count_symbol
 from ...records.cases import BEYOND, CASES
 from ...records.graph import Line
@@ -28,6 +28,7 @@ from lm_predictor.tracing.runtime.building import (
     build, constructor_arguments, defaults, symbolic_bins, symbolic_entries, symbolic_integers, symbolic_roots,
     symbolic_selection
 )
+from ..runtime.layers import layer_count
 from ..runtime.forward import Runnable, call, empty_cache, module_state, renamed_cache
 from ..recording.patches import patched
 from ..recording.recorder import Call, Recorder, TraceError, frame_file, recording, size
@@ -113,6 +114,9 @@ def compression(config) -> list[int]:
 def windows(config) -> list[int]:
     "The windows that the cache of a config keeps, in tokens, or picks from compressed entries; empty when it keeps all"
     from transformers.cache_utils import DynamicCache
+    if getattr(text_config(config), "num_kv_shared_layers", 0) == layer_count(config) > 0:  # of another model's cache
+        config = copy.copy(text_config(config))
+        config.num_kv_shared_layers = 0
     try:
         layers = DynamicCache(config=config).layers
     except Exception:  # a config that says nothing about a cache

@@ -24,7 +24,8 @@ from ..recording.recorder import _CALL_CODE, SIZES
 
 # %% auto #0
 __all__ = ['constructor_arguments', 'default_dtype', 'defaults', 'symbolic_integers', 'symbolic_entries', 'symbolic_construction',
-           'symbolic_roots', 'symbolic_bins', 'text_alone', 'build', 'symbolic_selection']
+           'symbolic_roots', 'symbolic_bins', 'text_alone', 'Absent', 'without_packages', 'keys_of_another', 'build',
+           'symbolic_selection']
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #ea300380
 @contextlib.contextmanager
@@ -179,6 +180,47 @@ def text_alone(model):
                 parent._parameters[name] = None
     return model
 
+# %% ../../../nbs/tracing/runtime/01_building.ipynb #60b0adc4
+class Absent(torch.nn.Module):
+    "Stands where a part whose package is not installed would; it has no weights"
+
+    def __init__(self, error: ImportError):
+        super().__init__()
+        self.why = " ".join(str(error).split()).partition(". ")[0]
+
+    def forward(self, *args, **kwargs):
+        raise ImportError(self.why)
+
+
+@contextlib.contextmanager
+def without_packages():
+    "Within it, a part of a model whose package is not installed is an Absent"
+    from transformers import AutoModel
+    usual = AutoModel.from_config
+
+    def from_config(*args, **kwargs):
+        try:
+            return usual(*args, **kwargs)
+        except ImportError as e:
+            return Absent(e)
+
+    with patched((AutoModel, "from_config", from_config)):
+        yield
+
+# %% ../../../nbs/tracing/runtime/01_building.ipynb #3163d60a
+@contextlib.contextmanager
+def keys_of_another(config):
+    "Within it, all layers of a config may reuse keys and values that none of them makes"
+    kind = type(text_config(config))
+    usual = getattr(kind, "kv_sharing_modes", None)
+
+    def modes(self):
+        shared = getattr(self, "num_kv_shared_layers", 0)
+        return ["reuse"] * shared if shared and shared == self.num_hidden_layers else usual.fget(self)
+
+    with patched(*([(kind, "kv_sharing_modes", property(modes))] if isinstance(usual, property) else [])):
+        yield
+
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #8efd9471
 def build(config, **options):
     "A causal language model of a config, in bfloat16, in inference mode, on whatever tensors are the default now"
@@ -191,7 +233,8 @@ def build(config, **options):
     cls, whole = classes.get(type(config), None), with_images.get(type(config), None)
     # of a config of numbers int() stays Python's, so that a float notes that the code asks for it
     symbols = any(isinstance(v, torch.SymInt) for v in vars(text_config(config)).values())
-    with defaults(), no_init_weights(), symbolic_construction((cls or whole) if symbols else None):
+    with (defaults(), no_init_weights(), without_packages(), keys_of_another(config),
+          symbolic_construction((cls or whole) if symbols else None)):
         if cls is None and whole is not None:
             model = text_alone(whole._from_config(config, **options))
         elif quirk(config.model_type, Need.INNER_CONFIG):

@@ -22,12 +22,12 @@ from ..recording.values import KnownValues
 from ..recording.symbols import Symbols
 
 # %% auto #0
-__all__ = ['CACHE_NAMES', 'cache_name', 'ordered_sets', 'token_ids', 'call', 'empty_cache', 'cached_tensors', 'module_state',
-           'renamed_cache', 'shown_modules', 'Runnable']
+__all__ = ['CACHE_NAMES', 'TARGET', 'cache_name', 'ordered_sets', 'token_ids', 'drafts', 'target_inputs', 'target_cache', 'call',
+           'empty_cache', 'cached_tensors', 'module_state', 'renamed_cache', 'shown_modules', 'Runnable']
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #8b168a51
 # what forward() calls its cache
-CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
+CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states", "shared_kv_states")
 
 
 def cache_name(model) -> str:
@@ -74,6 +74,40 @@ def token_ids(model, batch_size, seq_len, cache=None, cache_len=0) -> torch.Tens
     books = model.config.num_codebooks if quirk(model.config.model_type, Need.CODEBOOKS) else 1
     return torch.zeros((batch_size * books, tokens), dtype=torch.long, device=model.device)
 
+# %% ../../../nbs/tracing/runtime/04_forward.ipynb #9438dc16
+TARGET = (
+    "this model drafts tokens for another one: seq_len are the tokens that it drafts at once, each given by its "
+    "embedding and a hidden state of that model; cache_len are the tokens in that model's cache, of whose last layer "
+    "of each kind it reads the keys and values (with a window, one token fewer than that); it keeps none itself, and "
+    "that model's own cost is not included"
+)
+
+
+def drafts(model) -> bool:
+    "Whether a model takes the keys and values of another one"
+    return cache_name(model) == "shared_kv_states"
+
+
+def target_inputs(model, batch_size, seq_len) -> dict:
+    "What a model that drafts takes of each new token: its embedding and a hidden state of the target"
+    width = model.pre_projection.in_features
+    given = torch.zeros((batch_size, seq_len, width), dtype=model.dtype, device=model.device)
+    # several tokens at once are taken only where more is asked for: here the logits of routers, of which it has none
+    return {"inputs_embeds": given, "output_hidden_states": True}
+
+
+def target_cache(model, batch_size, cache_len=0) -> dict:
+    "The keys and values that a model that drafts takes of its target, by kind of layer"
+    found = {}
+    for m in model.modules():
+        if hasattr(m, "num_key_value_groups"):
+            kept = None if m.sliding_window is None else m.sliding_window - 1
+            tokens = cache_len if kept is None or cache_len < kept else kept
+            shape = batch_size, m.config.num_attention_heads // m.num_key_value_groups, tokens, m.head_dim
+            made = lambda: torch.zeros(shape, dtype=model.dtype, device=model.device)
+            found[m.layer_type] = made(), made()
+    return found
+
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #0befe1b8
 def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0, tokens=token_ids):
     """One inference forward of a causal language model on token ids of the given sizes.
@@ -87,6 +121,9 @@ def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0, 
         more["logits_to_keep"] = 0 if all_logits else 1
     if "use_cache" in known:
         more["use_cache"] = bool(name)
+    if drafts(model):
+        more |= target_inputs(model, batch_size, seq_len)
+        more.setdefault(name, target_cache(model, batch_size))
     with ordered_sets(model):
         return model(input_ids=tokens(model, batch_size, seq_len, cache, cache_len), **more)
 
@@ -295,6 +332,8 @@ class Runnable:
 
         It is what the model returns, or, where it returns none, what it was given and has filled, as `generate` has it.
         """
+        if drafts(self.model):
+            return target_cache(self.model, batch_size, cache_len)
         cache = empty_cache(self.model)
         if _is_zero(cache_len) or not cache_name(self.model):
             return cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from fractions import Fraction
 
 import torch
@@ -36,6 +37,9 @@ PAIRS = {
     "sliding": parse(_AT_MOST.format(most="sliding_window")),
     "chunked": parse(f"{_TRIANGLES.format(n='(cache_len + seq_len)')} - ({_TRIANGLES.format(n='cache_len')})"),
     "full": parse("seq_len*(cache_len + seq_len)"),
+    # of another model, whose tokens it drafts
+    "cached": parse("seq_len*cache_len"),
+    "cached in a window": parse("seq_len*min(cache_len, sliding_window - 1)"),
     # one more column in each row, of no key
     "causal with a sink": parse("seq_len*cache_len + seq_len*(seq_len + 1)/2 + seq_len"),
     "sliding with a sink": parse(_AT_MOST.format(most="sliding_window") + " + seq_len"),
@@ -122,7 +126,7 @@ class LeftPairs(TorchDispatchMode):
         if func._schema.name == "aten::_softmax" and args[0].dim() >= 3:
             scores = args[0]
             left = Fraction(
-                int((scores > MASKED).count_nonzero()), scores.numel() // (scores.shape[-1] * scores.shape[-2])
+                int((scores > MASKED).count_nonzero()), math.prod(scores.shape[:-2])
             )
             self.counts.append(int(left) if left.denominator == 1 else left)
         return func(*args, **(kwargs or {}))

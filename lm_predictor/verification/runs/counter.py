@@ -15,7 +15,7 @@ from ...formula.language import parse
 from ...records.graph import Graph
 from ...records.model import ModelRecord, moved
 from ...records.status import Check
-from ...tracing.runtime.building import build
+from ...tracing.runtime.building import build, defaults
 from ...tracing.runtime.forward import Runnable, call, module_state
 from ...tracing.recording.shapes import KnownShapes
 from ...records.cases import Case
@@ -76,7 +76,7 @@ def torch_matmul_flops(
 
     Raises CounterError where the model cannot be built or run on the meta device.
     """
-    with KnownShapes(), torch.device("meta"), torch.no_grad():
+    with KnownShapes(), torch.device("meta"), torch.no_grad(), defaults():
         try:
             # the choice is noted in the config
             model = build(copy.deepcopy(config), experts_implementation="batched_mm").requires_grad_(False)

@@ -92,12 +92,25 @@ _ALIKE = {"qk_rope_head_dim": "head_dim", "index_topk": "sliding_window"}  # ano
 
 # %% ../../../nbs/verification/runs/00_numbers.ipynb #5d02aa17
 def _related(sizes: dict, conditions: list, rng: random.Random) -> dict:
-    "Sizes of which one is made a multiple of another one, where conditions ask for that"
-    for c in (c for c in conditions if c.relation == "==" and c.names <= sizes.keys() and not c.holds(sizes)):
-        if c.left.op == "%" and all(a.op == "name" for a in c.left.args) and not c.right.names:
-            many, few = map(str, c.left.args)
-            sizes = sizes | {many: sizes[few] * rng.randrange(2, 5)}
+    "Sizes of which one is made a multiple of others, or what others make of it, where conditions ask for that"
+    for c in (c for c in conditions if c.relation == "==" and c.names <= sizes.keys()):
+        times, name = _multiple_of(c.left)
+        if c.holds(sizes):
+            continue
+        if c.left.op == "%" and c.left.args[0].op == "name" and not c.right.names:
+            many, few = c.left.args
+            sizes = sizes | {str(many): few.evaluate(sizes) * rng.randrange(2, 5)}
+        elif name and name not in c.right.names and not c.right.evaluate(sizes) % times:
+            sizes = sizes | {name: c.right.evaluate(sizes) // times}
     return sizes
+
+
+def _multiple_of(formula) -> tuple[int, str]:
+    "The number and the name of a formula like `2*hidden_size`; no name for another one"
+    args = formula.args if formula.op == "*" else (formula,)
+    names = [str(a) for a in args if a.op == "name"]
+    times = math.prod(a.evaluate({}) for a in args if a.op == "number")
+    return times, names[0] if len(names) == 1 and len(args) == 1 + sum(a.op == "number" for a in args) else ""
 
 # %% ../../../nbs/verification/runs/00_numbers.ipynb #54e914e9
 def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
