@@ -98,7 +98,7 @@ _LAYERS = {
                     **dict.fromkeys(("name", "key"), {"type": "string"}), "default": {},
                     **dict.fromkeys(("unless", "words"), {"type": "object"}),
                     "usual": {"type": "array"},
-                    "by": {"enum": ["all", "first", "last", "every", "step", "among", "each"]},
+                    "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each"]},
                     "values": {"type": "array", "minItems": 2, "maxItems": 2}
                 }
             }
