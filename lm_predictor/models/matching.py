@@ -21,8 +21,8 @@ from ..records.model import ModelRecord, record_from_json
 from ..records.source import SourceState, source_state
 
 # %% auto #0
-__all__ = ['LEGACY_LAYER_TYPES', 'spelt', 'symbol_values', 'with_layers_of', 'misfits', 'fits', 'note_given', 'unknown_names',
-           'left_to_class', 'stored_records', 'outdated']
+__all__ = ['LEGACY_LAYER_TYPES', 'spelt', 'symbol_values', 'with_layers_of', 'misfits', 'fits', 'has_every_kind', 'note_given',
+           'unknown_names', 'left_to_class', 'stored_records', 'outdated']
 
 # %% ../../nbs/models/00_matching.ipynb #48f4d967
 LEGACY_LAYER_TYPES = {  # of transformers.configuration_utils, which renames them in every config
@@ -187,10 +187,15 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
     if values.get("num_kv_heads") == 1 and "num_heads > num_kv_heads" in record.assumptions:
         yield "num_kv_heads is 1, traced with more: one head is repeated without a copy"
 
-
+# %% ../../nbs/models/00_matching.ipynb #85e8a1d4
 def fits(record: ModelRecord, config: dict) -> str:
     "Why a record is not about this kind of config; empty when it is"
     return next(misfits(record, config), "")
+
+
+def has_every_kind(record: ModelRecord, config: dict) -> bool:
+    "Whether a config that a record fits has layers of each kind in it: another record that fits may have fewer kinds"
+    return all(layer_counts(spelt(record, config), record.layers).values())
 
 # %% ../../nbs/models/00_matching.ipynb #85e8a1d3
 def note_given(record: ModelRecord, *configs: dict) -> ModelRecord:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ..cost.rules.functions import RULES
 from ..formula.tree import FormulaError
-from ..models.config.kinds import layer_counts
-from ..models.matching import fits, misfits, outdated, spelt, stored_records, with_layers_of
+from ..models.matching import fits, has_every_kind, misfits, outdated, stored_records, with_layers_of
 from ..models.parts import unknown_type
 from ..models.config.validation import ModelError, NeedsTrace
 from .confirm import can_trace, confirmed
@@ -73,7 +72,7 @@ def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = Fal
         reason = reason or old or confirmed(record, config, db)
         if not reason:
             found = _Search(Found(with_layers_of(record, config)))
-            if all(layer_counts(spelt(record, config), record.layers).values()):
+            if has_every_kind(record, config):
                 return found
             spare = spare or found  # it has kinds of layers that the config has not; one without them says less
         near, stale = _nearer(near, record, config, reason), path if old else stale

@@ -27,7 +27,7 @@ from ..records.storage.files import (
     class_paths, model_id, model_path, model_paths, read_json, read_text, write_json)
 from ..records.model import ModelRecord, RecordError, record_from_json
 from ..formula.tree import FormulaError
-from ..models.matching import fits, symbol_values, with_layers_of
+from ..models.matching import fits, has_every_kind, symbol_values, with_layers_of
 from ..models.sources.loading import full_config
 from ..models.sources.hub import presets, quiet
 from ..models.config.validation import ModelError
@@ -81,6 +81,7 @@ def subjects(db: Database, model_type: str = "") -> list[Subject]:
     for name, preset in known:
         config = preset["config"]
         about = [r for _, r in found.values() if r.model_type == config["model_type"] and not fits(r, config)]
+        about.sort(key=lambda r: not has_every_kind(r, config))  # as the record is chosen that answers
         for accelerated in (False, True):
             first = next((r.id for r in about if bool(r.functions) == accelerated), None)
             taken.setdefault(first, []).append((name, config))
