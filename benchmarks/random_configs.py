@@ -163,7 +163,7 @@ def _draw_patterns(base: dict, config: dict, layers: str | None, rng: random.Ran
     return config
 
 
-def counts(full, runs: bool) -> tuple[int, list]:
+def counts(full, runs: bool = False) -> tuple[int, list]:
     "Parameters and FLOPs in matrix products that transformers and torch count of a config; raises as they do; runs: whether they must"
     import torch
     from lm_predictor.tracing.runtime.building import build
