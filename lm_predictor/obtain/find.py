@@ -54,7 +54,7 @@ def _nearer(found: tuple, record: ModelRecord, config: dict, reason: str) -> tup
     with contextlib.suppress(FormulaError):  # a condition may need that another one holds
         for _ in misfits(record, config):
             many += 1
-    return (many, reason) if many < found[0] else found
+    return (many, reason) if many <= found[0] else found
 
 
 def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = False) -> _Search:
