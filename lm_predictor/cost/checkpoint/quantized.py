@@ -172,7 +172,8 @@ def _untied(graph: Graph) -> Graph:
 def quantized(record: ModelRecord, graph: Graph, quantization: Quantization, values: dict) -> tuple[Graph, dict]:
     "A graph with the bytes of a quantized checkpoint, and its weights by tensor; raises ModelError"
     graph = graph if values.get("tie_word_embeddings", 1) else _untied(graph)
-    weights = stored_weights(record, graph, quantization, values)
+    stored = stored_weights(record, graph, quantization, values)
+    weights = {t: s for t, s in stored.items() if s.times}  # a config may have no layer of a kind
     shapes = {t: shape for t, (_, shape) in _products(graph, values).items()}
     return _with_stored(graph, weights, shapes), weights
 
