@@ -302,12 +302,18 @@ def _all_layers(trace: ModelTrace) -> list[str]:
     return [f"num_layers == {many}"] if many else []
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #8c5a3d25
+def _part_of(config) -> str:
+    "The name of the config inside a config that is its language model's; empty where it has none"
+    inside = text_config(config)
+    return "" if inside is config else next((n for n in NESTED if getattr(config, n, None) is inside), "")
+
+
 def config_defaults(config) -> dict:
     "What the config class of a config holds when nothing is given"
     try:
         return type(config)().to_dict()
     except Exception:  # a few config classes cannot be built without arguments
-        part = next((n for n in NESTED if getattr(config, n, None) is text_config(config)), None)
+        part = _part_of(config)
         stated = getattr(type(config), "__dataclass_fields__", {})
         own = {n: f.default for n, f in stated.items() if type(f.default) in (bool, int)}
         return {**own, part: config_defaults(text_config(config))} if part else {}
@@ -370,10 +376,10 @@ def _never_run(trace: ModelTrace):
             yield f"{path} is left out, with its weights: token ids do not run it, and {part.why}"
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #b4c7015e
-def _tied(config) -> dict:
+def _ties_of(config) -> dict:
     "Which of a whole and its part for language ties the embeddings, as `tied`; empty for a config without parts"
-    part = next((n for n in NESTED if getattr(config, n, None) is text_config(config)), None)
-    if part is None or text_config(config) is config:
+    part = _part_of(config)
+    if not part:
         return {}
     made = lambda inner, **whole: bool(getattr(type(config)(**{part: inner}, **whole), "tie_word_embeddings", False))
     off = {"tie_word_embeddings": False}
@@ -396,7 +402,7 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
         symbols[canonical(name)] = {"names": names, "default": default}
     if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
         symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
-    return symbols | {tie: symbols[tie] | _tied(config)}
+    return symbols | {tie: symbols[tie] | _ties_of(config)}
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #812502f9
 def _notes_of(trace: ModelTrace) -> tuple:
