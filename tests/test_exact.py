@@ -32,12 +32,15 @@ from lm_predictor.verification.compare import difference
 from lm_predictor.verification.runs.counter import against_counter
 from lm_predictor.verification.verify import class_checks, model_checks
 from lm_predictor.obtain.fresh.ladder import record_values  # noqa: E402
+from lm_predictor.obtain.fresh.record import weighed, weights_check  # noqa: E402
+from lm_predictor.models.sources.loading import full_config  # noqa: E402
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 KINDS = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss", "mamba")  # what takes a minute or two; `lm-predictor verify --all` does the same for every record
 EVERY = bool(os.environ.get("LM_PREDICTOR_TEST_EVERY_RECORD"))
 # records with accelerated functions have tests of their own in test_kernels.py
-SUBJECTS = [s for s in subjects(DB) if s.configs and not s.record.functions and (EVERY or s.record.model_type in KINDS)]
+ALL = [s for s in subjects(DB) if s.configs]
+SUBJECTS = [s for s in ALL if not s.record.functions and (EVERY or s.record.model_type in KINDS)]
 
 
 def layers_of(config: dict) -> int:
@@ -63,6 +66,17 @@ def test_matmul_flops_equal_torch(name):
             with FlopCounterMode(display=False) as counter:
                 call(model, w.batch_size, w.seq_len, cache, w.logits == "all")
             assert cost.at(w, "eager").totals.matmul_flops == counter.get_total_flops(), w
+
+
+@pytest.mark.parametrize("subject", ALL, ids=lambda s: s.record.id)
+def test_weights_are_those_that_transformers_builds(subject):
+    "Of every record: their number and bytes in the whole model of its config, and in the one tied the other way"
+    name, config = subject.configs[0]
+    rows = weighed(subject.record, full_config(config))
+    if not rows:
+        pytest.skip(f"transformers cannot build {name}")
+    check = weights_check(subject.record, rows)
+    assert check.ok, f"{name}: {check.detail}"
 
 
 @pytest.fixture(scope="module", params=SUBJECTS, ids=lambda s: s.record.id)

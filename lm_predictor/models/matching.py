@@ -160,6 +160,11 @@ def _brief(value) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 # %% ../../nbs/models/00_matching.ipynb #cf38658c
+def _states_default(raw: dict, name: str, about: dict) -> bool:
+    "Whether a config says the list that its class makes where it is left out: other entries change that one no more"
+    return isinstance(raw.get(name), list) and _given(raw, name, about) == about["default"]
+
+
 def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
     "The reasons why a record is not about this kind of config; none when it is"
     if record.settings.get("custom_code", {}).get("value") != config.get("custom_code", {}).get("sha256"):
@@ -176,6 +181,7 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
         if _instead(raw, name, about):
             continue
         sizes = [s for given, s in about.get("given", ()) if given == value]  # None: at all sizes
+        sizes = [] if _states_default(raw, name, about) else sizes
         same = _alike(value, about)
         if not computed and (same or None in sizes) or values in sizes:
             continue

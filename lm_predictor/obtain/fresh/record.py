@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import math
 from dataclasses import replace
@@ -24,8 +25,8 @@ from ...records.model import ModelRecord, record_from_json, record_to_json
 from ...records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['note_parts', 'note_computed', 'untraceable', 'fit_own_config', 'NoFunctions', 'with_functions', 'traced',
-           'verification']
+__all__ = ['TIE', 'note_parts', 'note_computed', 'note_taken', 'untraceable', 'fit_own_config', 'NoFunctions', 'with_functions',
+           'weighed', 'weights_check', 'with_shared_weights', 'traced', 'verification']
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #72a80861
 def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
@@ -107,6 +108,22 @@ def note_computed(record: ModelRecord, config: dict) -> ModelRecord:
             symbols[symbol] = {**symbols[symbol], "computed": rule}
     return replace(record, symbols=symbols)
 
+# %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5761
+def note_taken(record: ModelRecord, config: dict) -> ModelRecord:
+    """A copy of a record that compares the entries of a config which its class takes and makes others of.
+
+    The class does not keep them: of DeepSeek-V4's `compress_ratios` it makes `layer_types`. config: as given.
+    """
+    whole, settings = flat(full_config(config).to_dict()), dict(record.settings)
+    for key in sorted(config.keys() - whole.keys() - settings.keys()):
+        rest = {k: v for k, v in config.items() if k != key}
+        with contextlib.suppress(Exception):  # a config class refuses in many ways
+            other = flat(full_config(rest).to_dict())
+            made = [n for n in record.settings if n in whole and whole[n] != other.get(n)]
+            settings |= {n: settings[n] | {"from": [*settings[n].get("from", ()), {key: None}]} for n in made}
+            settings |= {key: {"value": config[key], "default": None, "makes": made}} if made else {}
+    return replace(record, settings=settings)
+
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5760
 def untraceable(error: Exception, config: dict) -> str:
     "Why a config cannot be traced, in one sentence"
@@ -138,7 +155,8 @@ def fit_own_config(
     if full.model_type != model_type:  # of GPT-SW3, whose config class is GPT-2's
         digest = record.id.removeprefix(full.model_type)
         record = replace(record, id=f"{model_type}{digest}", model_type=model_type)
-    record = note_given(note_computed(note_parts(record, config, whole), config), config, whole)
+    record = note_taken(note_computed(note_parts(record, config, whole), config), config)
+    record = note_given(record, config, whole)
     misfit = fits(record, whole) or fits(record, config)
     if not misfit and symbol_values(record, config) != symbol_values(record, whole):
         misfit = "its class reads other sizes from it than it states"
@@ -183,6 +201,53 @@ def with_functions(record: ModelRecord) -> ModelRecord:
     digest = hashlib.sha256(" ".join((record.id, *ran)).encode()).hexdigest()[:8]
     return replace(record, id=f"{record.id.rpartition('-')[0]}-{digest}", functions=ran)
 
+# %% ../../../nbs/obtain/fresh/01_record.ipynb #305d2002
+TIE = "tie_word_embeddings"
+
+
+def weighed(record: ModelRecord, full) -> list[tuple[dict, int, int]]:
+    "A config's whole model and the one tied the other way: symbols, number of weights, bytes. Not what cannot be built"
+    import torch
+    from lm_predictor.tracing.config.reads import plain
+    from lm_predictor.tracing.runtime.building import build, defaults
+    from lm_predictor.verification.runs.reference_run import BYTES, weigh
+    values, own, rows = symbol_values(record, plain(full)) | BYTES, bool(getattr(full, TIE, False)), []
+    for turned in (False, True):
+        config = copy.deepcopy(full)
+        if turned:
+            setattr(config, TIE, not own)
+        with contextlib.suppress(Exception), torch.device("meta"), defaults():
+            rows.append((values | {TIE: int(own != turned)}, *weigh(build(config))))
+    return rows
+
+# %% ../../../nbs/obtain/fresh/01_record.ipynb #305d2003
+def weights_check(record: ModelRecord, rows: list) -> Check:
+    "Whether a record's formulas give the weights of whole models; rows: (symbols, weights, bytes) of each"
+    found = [(record.parameters.evaluate(at), record.weight_bytes.evaluate(at), n, size) for at, n, size in rows]
+    wrong = next((row for row in found if row[:2] != row[2:]), None)
+    said = "{} parameters in {} bytes, the model has {} in {}".format(*wrong) if wrong else ""
+    return Check("weights equal the whole model's", bool(rows) and not wrong, said)
+
+
+def with_shared_weights(record: ModelRecord, rows: list) -> ModelRecord:
+    """A copy of a record for this number of layers and these sizes, where layers share weights if embeddings are tied.
+
+    rows: as `weights_check` takes them. The record itself where they share none.
+    """
+    ours = lambda at: (record.parameters.evaluate(at), record.weight_bytes.evaluate(at))
+    over = {at[TIE]: tuple(a - b for a, b in zip(ours(at), whole)) for at, *whole in rows}
+    count, size = over.get(1, (0, 0))
+    values, tie, item = rows[0][0] if rows else {}, parse(TIE), parse("w_bytes")
+    if not count or over.get(0) != (0, 0) or size != count * values["w_bytes"]:
+        return record
+    names = sorted((record.parameters.names | record.weight_bytes.names) - {TIE, "w_bytes"})
+    pins = tuple(p for n in names if (p := f"{n} == {values[n]}") not in record.assumptions)
+    digest = hashlib.sha256(" ".join((record.id, *pins)).encode()).hexdigest()[:8]
+    return replace(
+        record, id=f"{record.id.rpartition('-')[0]}-{digest}", parameters=record.parameters - tie * parse(count),
+        weight_bytes=record.weight_bytes - tie * parse(count) * item, assumptions=(*record.assumptions, *pins)
+    )
+
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #9ee3a006
 def traced(config: dict, progress=None, why: str = "", accelerated: bool = False) -> tuple[ModelRecord, dict]:
     """Trace a config from the installed source: its model record and the analyses of its classes by name.
@@ -207,8 +272,11 @@ def traced(config: dict, progress=None, why: str = "", accelerated: bool = False
             raise NeedsTrace(untraceable(e, config)) from e
         record = with_functions(record) if accelerated else record
         record = fit_own_config(_with_own_code(record, config), config, full)
+        rows = weighed(record, full)
+        record = with_shared_weights(record, rows)
         classes = _class_records(trace, record)
-        record = replace(record, verification=verification(record, Database.of(classes), outcome))
+        proof = verification(record, Database.of(classes), outcome, *[weights_check(record, rows)][:len(rows)])
+        record = replace(record, verification=proof)
     return record, {name: replace(a, verification=record.verification) for name, a in classes.items()}
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #5da89d17
@@ -216,6 +284,7 @@ def verification(
     record: ModelRecord,
     db: Database,  # with the analyses of its classes
     outcome,  # the CounterOutcome of the record
+    *more: Check,
 ) -> dict:
     "What a fresh record was checked against; where the same record is stored already, what was verified of it"
     from lm_predictor.verification.runs.counter import COUNTER
@@ -228,7 +297,7 @@ def verification(
             return before.verification
     checks = [
         Check(COUNTER, outcome.result == "equal", outcome.note, "prefill, decode, extend"),
-        *expansion(record, db),
+        *expansion(record, db), *more,
         Check("every operator has a cost rule", not record.uncounted, ", ".join(record.uncounted))
     ]
     return verdict(checks, record.packages, before and before.verification)

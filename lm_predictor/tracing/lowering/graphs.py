@@ -153,11 +153,18 @@ def _tied(trace: ModelTrace):
     return None if stated and head.weight is not embedding.weight else embedding.weight
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #3580df8e
+def _keys_tied(model) -> dict:
+    "The names of the weights that are others' because `tie_word_embeddings` says so"
+    return getattr(model, "all_tied_weights_keys", None) or {}
+
+
 def weights_and_modules(trace: ModelTrace, write: Writer) -> tuple:
     "Number of weights, their bytes, and the module tree as rows [path, class, how many, parameters of each]"
     model = trace.model
     counts, sizes, modules, seen = [], [], [], set()
     head, tied = model.get_output_embeddings(), _tied(trace)
+    untied = 1 - parse("tie_word_embeddings")
+    chosen = {id(p) for n, p in model.named_parameters(remove_duplicate=False) if n in _keys_tied(model)}
     for path, module in shown_modules(model):
         shown, times = _place(path, trace.names)
         own = []
@@ -165,7 +172,9 @@ def weights_and_modules(trace: ModelTrace, write: Writer) -> tuple:
             n = write(distinct(p))
             own.append(n)
             if tied is not None and module is head and p is head.weight:
-                n = n * (1 - parse("tie_word_embeddings"))
+                n = n * untied
+            elif id(p) in seen and id(p) in chosen:
+                n = n * untied
             elif id(p) in seen:
                 continue
             else:
