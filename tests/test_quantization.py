@@ -392,3 +392,12 @@ def test_random_faults_are_read_or_refused_in_a_sentence():
             refused += 1
             assert str(e).startswith("config: ") and "\n" not in str(e) and len(str(e)) < 400
     assert 400 < refused < 1800
+
+
+@pytest.mark.parametrize("kind", ["zamba", "zamba2"])
+def test_weights_that_layers_share_are_refused(kind, tmp_path, capsys):
+    "One block's weights are those of several layers, so what a checkpoint stores is not what the layers read"
+    config = {"model_type": kind, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["analyze", str(tmp_path / "config.json")]) != 0
+    assert f"{kind}: its layers share weights" in capsys.readouterr().err

@@ -161,7 +161,7 @@ def _brief(value) -> str:
 
 # %% ../../nbs/models/00_matching.ipynb #cf38658c
 def _states_default(raw: dict, name: str, about: dict) -> bool:
-    "Whether a config says the list that its class makes where it is left out: other entries change that one no more"
+    "Whether a config states the list that its class makes where none is stated: nothing else is made of a stated one"
     return isinstance(raw.get(name), list) and _given(raw, name, about) == about["default"]
 
 

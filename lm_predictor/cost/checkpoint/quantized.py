@@ -169,9 +169,22 @@ def _untied(graph: Graph) -> Graph:
     return replace(graph, tensors=(*graph.tensors, *(graph.tensors[t] for t in twice)), nodes=nodes)
 
 
+def _shared(record: ModelRecord, graph: Graph, values: dict) -> bool:
+    "Whether layers use weights of each other: those of all layers, counted for each, are more than there are"
+    rows = {path: times.evaluate(values) for path, _, times, _ in record.modules}
+    at = {t: graph.calls[call].path for t, (call, _) in _products(graph, values).items()}
+    used = sum(graph.tensors[t].elements.evaluate(values) * rows[path] for t, path in at.items())
+    return used > record.parameters.evaluate(values)
+
+
 def quantized(record: ModelRecord, graph: Graph, quantization: Quantization, values: dict) -> tuple[Graph, dict]:
     "A graph with the bytes of a quantized checkpoint, and its weights by tensor; raises ModelError"
     graph = graph if values.get("tie_word_embeddings", 1) else _untied(graph)
+    if _shared(record, graph, values):
+        raise ModelError(
+            f"{record.model_type}: its layers share weights, of which a quantized checkpoint is not counted; leave "
+            "quantization_config out and give the bits of all weights, --w-bits 8"
+        )
     stored = stored_weights(record, graph, quantization, values)
     weights = {t: s for t, s in stored.items() if s.times}  # a config may have no layer of a kind
     shapes = {t: shape for t, (_, shape) in _products(graph, values).items()}
