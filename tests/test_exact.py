@@ -32,7 +32,7 @@ from lm_predictor.verification.compare import difference
 from lm_predictor.verification.runs.counter import against_counter
 from lm_predictor.verification.verify import class_checks, model_checks
 from lm_predictor.obtain.fresh.ladder import record_values  # noqa: E402
-from lm_predictor.obtain.fresh.record import weighed, weights_check  # noqa: E402
+from lm_predictor.obtain.fresh.record import note_unkept, weighed, weights_check  # noqa: E402
 from lm_predictor.models.sources.loading import full_config  # noqa: E402
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
@@ -77,6 +77,12 @@ def test_weights_are_those_that_transformers_builds(subject):
         pytest.skip(f"transformers cannot build {name}")
     check = weights_check(subject.record, rows)
     assert check.ok, f"{name}: {check.detail}"
+
+
+@pytest.mark.parametrize("subject", ALL, ids=lambda s: s.record.id)
+def test_entries_that_a_class_does_not_keep_are_read(subject):
+    "LFM2's `tie_embedding`, MiniMax-M3's `moe_layer_freq`: no record takes a config for its own that states another model"
+    assert note_unkept(subject.record, subject.configs[0][1]) is subject.record
 
 
 @pytest.fixture(scope="module", params=SUBJECTS, ids=lambda s: s.record.id)

@@ -25,8 +25,8 @@ from ...records.model import ModelRecord, record_from_json, record_to_json
 from ...records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['TIE', 'note_parts', 'note_computed', 'note_taken', 'untraceable', 'fit_own_config', 'NoFunctions', 'with_functions',
-           'weighed', 'weights_check', 'with_shared_weights', 'traced', 'verification']
+__all__ = ['TIE', 'note_parts', 'note_computed', 'note_taken', 'note_unkept', 'untraceable', 'fit_own_config', 'NoFunctions',
+           'with_functions', 'weighed', 'weights_check', 'with_shared_weights', 'traced', 'verification']
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #72a80861
 def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
@@ -124,6 +124,36 @@ def note_taken(record: ModelRecord, config: dict) -> ModelRecord:
             settings |= {key: {"value": config[key], "default": None, "makes": made}} if made else {}
     return replace(record, settings=settings)
 
+# %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5764
+def _misread(record: ModelRecord, config: dict) -> dict:
+    "What transformers makes of a config that a record takes for its own, where it is another one; else empty"
+    with contextlib.suppress(Exception):  # a config class refuses in many ways
+        whole = full_config(config).to_dict()
+        whole |= {k: v for k, v in config.items() if k == "custom_code"}
+        if not fits(record, config) and (
+            fits(record, whole) or symbol_values(record, whole) != symbol_values(record, config)
+        ):
+            return whole
+    return {}
+
+
+def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:
+    "A copy of a record that knows entries which its class takes and does not keep, where a config has none of them"
+    whole = flat(full_config(config).to_dict())
+    count = whole.get("num_hidden_layers") or 1
+    for key in sorted(record.keys - config.keys() - whole.keys() - record.settings.keys()):
+        tried = ({**config, key: v} for v in (1, 2, 3, 7, True, False, [0] * count, [1] * count))
+        wrong = [(c[key], flat(made)) for c in tried if (made := _misread(record, c))]
+        became = lambda about: all(config_value(w, about["names"]) == v for v, w in wrong)
+        was = lambda about: any(config_value(whole, about["names"]) == v for v, _ in wrong)
+        names = [s for s, about in record.symbols.items() if became(about) and not was(about)]
+        if wrong and len(names) == 1:
+            about = record.symbols[names[0]]
+            record = replace(record, symbols=record.symbols | {names[0]: about | {"names": [key, *about["names"]]}})
+        elif wrong:
+            record = replace(record, settings=record.settings | {key: {"value": None, "default": None}})
+    return record
+
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5760
 def untraceable(error: Exception, config: dict) -> str:
     "Why a config cannot be traced, in one sentence"
@@ -156,7 +186,7 @@ def fit_own_config(
         digest = record.id.removeprefix(full.model_type)
         record = replace(record, id=f"{model_type}{digest}", model_type=model_type)
     record = note_taken(note_computed(note_parts(record, config, whole), config), config)
-    record = note_given(record, config, whole)
+    record = note_unkept(note_given(record, config, whole), config)
     misfit = fits(record, whole) or fits(record, config)
     if not misfit and symbol_values(record, config) != symbol_values(record, whole):
         misfit = "its class reads other sizes from it than it states"
