@@ -13,7 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
 from lm_predictor.models.config.kinds import count_symbol
-from lm_predictor.records.storage.database import Database, shipped_directory  # noqa: E402
 from lm_predictor.verification.runs.reference_run import collect  # noqa: E402
 from lm_predictor.formula.tree import FormulaError  # noqa: E402
 from lm_predictor.records.cases import Case
@@ -22,7 +21,6 @@ from lm_predictor.cost.workload import Workload
 from lm_predictor.obtain.analyze import analyze
 from lm_predictor.models.sources.hub import presets
 from lm_predictor.models.matching import symbol_values  # noqa: E402
-from lm_predictor.verification.prove import subjects  # noqa: E402
 from lm_predictor.tracing.lowering.graphs import model_record  # noqa: E402
 from lm_predictor.tracing.roads.sampled import sample_model  # noqa: E402
 from lm_predictor.tracing.runtime.building import build
@@ -34,13 +32,15 @@ from lm_predictor.verification.verify import class_checks, model_checks
 from lm_predictor.obtain.fresh.ladder import record_values  # noqa: E402
 from lm_predictor.obtain.fresh.record import note_unkept, weighed, weights_check  # noqa: E402
 from lm_predictor.models.sources.loading import full_config  # noqa: E402
+from shipped import DB, every_subject  # noqa: E402
 
-DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 KINDS = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss", "mamba")  # what takes a minute or two; `lm-predictor verify --all` does the same for every record
 EVERY = bool(os.environ.get("LM_PREDICTOR_TEST_EVERY_RECORD"))
 # records with accelerated functions have tests of their own in test_kernels.py
-ALL = [s for s in subjects(DB) if s.configs]
-SUBJECTS = [s for s in ALL if not s.record.functions and (EVERY or s.record.model_type in KINDS)]
+ALL = [s for s in every_subject() if s.configs]
+SUBJECTS = [s for s in ALL if not s.record.functions] if EVERY else [
+    s for kind in KINDS for s in [s for s in ALL if s.record.model_type == kind and not s.record.functions][:2]
+]
 
 
 def layers_of(config: dict) -> int:

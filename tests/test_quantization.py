@@ -9,9 +9,9 @@ import pytest
 from lm_predictor.app.cli.main import main
 from lm_predictor.cost.checkpoint.quantized import quantized
 from lm_predictor.models.sources.hub import presets
-from lm_predictor.models.matching import fits, has_every_kind, stored_records, symbol_values
+from lm_predictor.models.matching import fits, has_every_kind, symbol_values
 from lm_predictor.models.weights.quantization import read_quantization
-from lm_predictor.records.storage.database import Database, shipped_directory
+from shipped import records_of
 
 FP8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}
 MXFP4 = {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
@@ -195,10 +195,9 @@ def test_what_is_not_understood_is_refused(refused, quantization, said):
 
 
 def shapes_known():
-    db = Database(shipped_directory(), shipped_directory())
     for name, preset in presets().items():
         config = preset["config"]
-        fitting = [r for _, r in stored_records(config["model_type"], db) if not fits(r, config)]
+        fitting = [r for r in records_of(config["model_type"]) if not fits(r, config)]
         found = next((r for r in fitting if has_every_kind(r, config)), next(iter(fitting), None))
         if found and name not in ("RWKV/rwkv-4-169m-pile",):
             yield pytest.param(found, config, id=name)

@@ -11,17 +11,15 @@ from lm_predictor.records.cases import CaseError
 from lm_predictor.records.model import record_from_json
 from lm_predictor.models.matching import fits, symbol_values
 from lm_predictor.models.sources.hub import presets
-from lm_predictor.verification.prove import subjects
 from lm_predictor.records.analysis import analysis_to_json, name_record
 from lm_predictor.verification.runs.numbers import Sheet, samples
 from lm_predictor.verification.expansion import compare_classes, expansion
-from shipped import IDS
+from shipped import DB, IDS, every_subject
 
-DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 RECORDS = model_paths(shipped_directory())
 
 
-@pytest.mark.parametrize("subject", [s for s in subjects(DB) if s.record.id in IDS], ids=lambda s: s.record.id)
+@pytest.mark.parametrize("subject", [s for s in every_subject() if s.record.id in IDS], ids=lambda s: s.record.id)
 def test_both_roads_meet(subject):
     "For every case: the model's class expanded = operators traced, in sum; and every class at every call, line by line, at large numbers"
     record, (_, config) = subject.record, subject.configs[0]

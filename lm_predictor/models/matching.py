@@ -159,6 +159,11 @@ def _brief(value) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
+
+def _with(value) -> str:
+    "Of a setting's traced value"
+    return "without it" if value is None else f"with {_brief(value)}"
+
 # %% ../../nbs/models/00_matching.ipynb #cf38658c
 def _states_default(raw: dict, name: str, about: dict) -> bool:
     "Whether a config states the list that its class makes where none is stated: nothing else is made of a stated one"
@@ -188,7 +193,7 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
         if sizes or computed and same:
             yield f"{name} follows from {computed or 'other sizes'}, which is not what was traced"
         else:
-            yield f"{name} is {_brief(value)}, traced with {_brief(about['value'])}"
+            yield f"{name} is {_brief(value)}, traced {_with(about['value'])}"
     yield from (f"{c} does not hold" for c in record.conditions if c.names <= set(values) and not c.holds(values))
     if values.get("num_kv_heads") == 1 and "num_heads > num_kv_heads" in record.assumptions:
         yield "num_kv_heads is 1, traced with more: one head is repeated without a copy"

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,17 +47,25 @@ class _Search:
     stale: Path | None = None  # the file of one that fits, and is of another source than the installed one
 
 
-def _nearer(found: tuple, record: ModelRecord, config: dict, reason: str) -> tuple:
-    "(number of reasons, the first of them) of the record that is nearest to a config: the one found, or another one"
-    many = 0
+def _reasons(record: ModelRecord, config: dict, reason: str) -> list[str]:
+    "All reasons why a record does not fit a config, of which one is known"
+    reasons = []
     with contextlib.suppress(FormulaError):  # a condition may need that another one holds
-        for _ in misfits(record, config):
-            many += 1
-    return (many, reason) if many <= found[0] else found
+        reasons.extend(misfits(record, config))
+    return reasons or [reason]
+
+
+def _reason(refused: list[list[str]]) -> str:
+    "Why no record fits: of the one with the fewest reasons, what no record has otherwise, else the first"
+    if not refused:
+        return ""
+    nearest = min(reversed(refused), key=len)
+    everywhere = set.intersection(*({r.split()[0] for r in reasons} for reasons in refused))
+    return next((r for r in nearest if r.split()[0] in everywhere), nearest[0])
 
 
 def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = False) -> _Search:
-    model_type, near, stale, spare = config["model_type"], (math.inf, ""), None, None
+    model_type, refused, stale, spare = config["model_type"], [], None, None
     plain = model_type.translate(str.maketrans("", "", "_-.")).isalnum()
     for path, record in stored_records(model_type, db, accelerated) if plain else ():
         try:
@@ -75,8 +82,9 @@ def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = Fal
             if has_every_kind(record, config):
                 return found
             spare = spare or found  # it has kinds of layers that the config has not; one without them says less
-        near, stale = _nearer(near, record, config, reason), path if old else stale
-    return spare or _Search(None, near[1], stale)
+        refused.append(_reasons(record, config, reason))
+        stale = path if old else stale
+    return spare or _Search(None, _reason(refused), stale)
 
 # %% ../../nbs/obtain/01_find.ipynb #44f4cce2
 def find(config: dict, db: Database, progress=None, trace: bool = True, accelerated: bool = False) -> Found:
