@@ -12,8 +12,9 @@ from fractions import Fraction
 from ...formula.language import parse_condition
 
 # %% auto #0
-__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'STATES', 'NESTED', 'canonical',
-           'Relation', 'states_of', 'relate', 'text_config', 'flat', 'integers', 'shares', 'shaping', 'set_attribute']
+__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'FOURS', 'STATES', 'NESTED',
+           'canonical', 'Relation', 'states_of', 'relate', 'text_config', 'flat', 'window_of', 'integers', 'shares',
+           'dealt', 'shaping', 'set_attribute']
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
@@ -22,6 +23,7 @@ CANONICAL = {
     "num_attention_heads": "num_heads", "num_key_value_heads": "num_kv_heads", "ffn_dim": "intermediate_size",
     "decoder_ffn_dim": "intermediate_size", "ffn_hidden_size": "intermediate_size",
     "decoder_attention_heads": "num_heads", "num_decoder_attention_heads": "num_heads",
+    "attention_chunk_size": "sliding_window",  # the cache of layers that attend in chunks keeps a window of that length
     **{name: "num_layers" for name in LAYERS[:3]}
 }
 
@@ -47,16 +49,17 @@ MEANING = {
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7e
 SYMBOLIC = (  # config attributes that become symbols where they are integers above 1
-    "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "max_position_embeddings", "sliding_window", "num_local_experts", "num_experts", "num_experts_per_tok",
+    "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "num_kv_heads",
+    "head_dim", "max_position_embeddings", "sliding_window", "num_local_experts", "num_experts", "num_experts_per_tok",
     "moe_intermediate_size", "ffn_dim", "decoder_ffn_dim", "word_embed_proj_dim", "decoder_attention_heads",
     "num_decoder_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
     "n_group", "topk_group", "n_shared_experts", "shared_expert_intermediate_size", "shared_intermediate_size",
     "moe_shared_expert_intermediate_size", "embedding_size", "input_embedding_size", "n_inner", "index_n_heads",
     "index_head_dim", "ssm_state_size",
     "state_size", "time_step_rank", "mamba_d_state", "mamba_dt_rank", "linear_num_key_heads",
-    "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "attention_hidden_size", "lru_width",
-    "ffn_hidden_size", "index_topk")
+    "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim",
+    "attention_hidden_size", "lru_width", "ffn_hidden_size", "index_topk", "window_size",
+    "intermediate_size_mlp", "attention_chunk_size")
 
 
 def canonical(attribute: str) -> str:
@@ -75,7 +78,8 @@ HINTS = {
     "moe_shared_expert_intermediate_size": 344, "embedding_size": 152, "input_embedding_size": 168, "n_inner": 216,
     "index_n_heads": 9, "index_head_dim": 104, "state_size": 26, "time_step_rank": 34, "mamba_d_state": 26,
     "mamba_dt_rank": 34, "linear_num_key_heads": 12, "linear_groups": 14, "linear_key_head_dim": 44,
-    "linear_value_head_dim": 58, "attention_hidden_size": 232, "lru_width": 264, "lru_block": 28, "index_topk": 1031,
+    "linear_value_head_dim": 58, "linear_head_dim": 46, "attention_hidden_size": 232, "lru_width": 264, "lru_block": 28,
+    "index_topk": 1031, "window_size": 37, "intermediate_size_mlp": 424,
     "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 22, "mamba_head_dim": 22
 }
 
@@ -89,8 +93,10 @@ class Relation:
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #a77e10a1
 _DECODER_HEADS = ("decoder_attention_heads", "num_decoder_attention_heads")
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 FILLED = "the share of the width that heads fill"  # stays a number, 1, for code that takes the two for one
 HEAD = "the width of a head"  # stays a number where no entry gives it, for code that deals it out in parts of its own
+FOURS = "heads in fours"  # heads stay a multiple of 4, for code that deals them out to four parts
 
 
 def _heads_name(values: dict) -> str:
@@ -107,16 +113,20 @@ def _head_parts(values: dict, width: int) -> tuple[int, str]:
     return (parts, "head_part") if parts > 2 and width % parts == 0 and exact else (2, "half_head_dim")
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #a77e1003
-def _relate_counts(values: dict, attributes: dict, named: str) -> tuple[dict, list]:
+def _relate_counts(values: dict, attributes: dict, named: str, concrete=frozenset()) -> tuple[dict, list]:
     "The numbers of heads of queries, and of keys and values, put into `attributes`; gives (rewrite, assumptions)"
-    heads, kv = values[named], values.get("num_key_value_heads", 0)
+    name = next((n for n in _KV_HEADS if n in values), "")
+    heads, kv = values[named], values.get(name, 0)
     attributes[named] = ("num_heads",)
     if kv == heads:
-        attributes["num_key_value_heads"] = ("num_heads",)
+        attributes[name] = ("num_heads",)
         return {}, ["num_kv_heads == num_heads"]
+    if not kv and FOURS in concrete and named not in concrete:
+        attributes[named] = (4, "head_quarter")
+        return {"head_quarter": "num_heads / 4"}, ["num_heads % 4 == 0"]
     if kv < 2:
         return {}, []
-    attributes |= {"num_key_value_heads": ("num_kv_heads",), named: ("num_kv_heads", "num_groups")}
+    attributes |= {name: ("num_kv_heads",), named: ("num_kv_heads", "num_groups")}
     more = ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads"]
     return {"num_groups": "num_heads / num_kv_heads"}, more
 
@@ -124,7 +134,7 @@ def _relate_counts(values: dict, attributes: dict, named: str) -> tuple[dict, li
 def _relate_heads(values: dict, attributes: dict, concrete=frozenset()) -> tuple[dict, list]:
     "The heads and their width in base symbols, put into `attributes`; gives (rewrite, assumptions)"
     named = _heads_name(values)
-    rewrite, assumptions = _relate_counts(values, attributes, named)
+    rewrite, assumptions = _relate_counts(values, attributes, named, concrete)
     heads = values[named]
     if "qk_rope_head_dim" in values:
         attributes |= {n: (2, "half_rope_head_dim") for n in ("qk_rope_head_dim", "head_dim") if n in attributes}
@@ -184,7 +194,7 @@ def _relate_states(values: dict, attributes: dict, concrete=frozenset()) -> tupl
     return {"state_part": f"{heads} / {divisor}" if by else heads}, more
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #a77e1005
-_HEADS = ("num_attention_heads", "num_key_value_heads", *_DECODER_HEADS)
+_HEADS = ("num_attention_heads", *_KV_HEADS, *_DECODER_HEADS)
 _LINEAR_HEADS = ("linear_num_key_heads", "linear_num_value_heads")
 
 
@@ -271,6 +281,20 @@ def flat(config: dict) -> dict:
     inner = next((config[n] for n in NESTED if isinstance(config.get(n), dict)), None)
     return config if inner is None else {**config, **inner, "model_type": config.get("model_type")}
 
+# %% ../../../nbs/models/config/00_attributes.ipynb #b1d0c3e7
+_WINDOWS = ("sliding_window", "attention_chunk_size")  # which of these is a symbol, the first that a config has
+
+
+def _chunked(config) -> bool:
+    "Whether layers of a transformers config attend in chunks, and none in a window"
+    kinds = getattr(config, "layer_types", None) or ()
+    return "chunked_attention" in kinds and not getattr(config, "sliding_window", None)
+
+
+def window_of(values: dict) -> int:
+    "The tokens of a window among numbers by standard attribute name; 0 without one"
+    return next((values[n] for n in _WINDOWS if n in values), 0)
+
 # %% ../../../nbs/models/config/00_attributes.ipynb #ae58ec62
 def _states(config) -> dict:
     "The numbers of a transformers config that say how large its state space is; empty where one is missing"
@@ -286,8 +310,10 @@ def integers(config) -> dict:
     decoder = any(isinstance(getattr(config, n, None), int) and n not in mapped.values() for n in _DECODER_HEADS)
     for name in SYMBOLIC:
         target = mapped.get(name, name)
-        if decoder and name in _HEADS[:2]:
+        if decoder and name in ("num_attention_heads", *_KV_HEADS):
             continue  # those of the encoder
+        if name == "attention_chunk_size" and not _chunked(config):
+            continue
         if isinstance(getattr(type(config), target, None), property):
             continue  # computed by the class from other attributes
         rotated = getattr(config, "qk_rope_head_dim", None)
@@ -313,6 +339,13 @@ def shares(config) -> frozenset:
     if not head and heads > 1 and width and not width % heads and "qk_rope_head_dim" not in sizes:
         return frozenset({HEAD})
     return frozenset({FILLED} if head and width == head * heads else ())
+
+
+def dealt(config) -> frozenset:
+    "FOURS where the heads of a transformers config may be dealt out to four parts: it has so many, all alike"
+    sizes = integers(config)
+    alone = not any(name in sizes for name in _KV_HEADS)
+    return frozenset({FOURS} if alone and sizes.get(_heads_name(sizes), 1) % 4 == 0 else ())
 
 
 def shaping(config) -> dict:

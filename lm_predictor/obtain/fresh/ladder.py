@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...formula.language import parse_condition
-from ...models.config.attributes import FILLED, HEAD, WORKLOAD, integers, shares, text_config
+from ...models.config.attributes import FILLED, HEAD, WORKLOAD, dealt, integers, shares, text_config
 from ...models.config.kinds import layer_counts
 from ...records.cases import Case
 from ...records.model import ModelRecord
@@ -22,7 +22,7 @@ from ...verification.runs.numbers import BYTES, config_sizes, hold, settled, wor
 # %% auto #0
 __all__ = ['FREED', 'record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'at_one',
            'more_than_one', 'add_deal', 'in_one_block', 'against_numbers', 'judged', 'no_integer_to_blame',
-           'rung_below', 'freed', 'attempts_of', 'attempt_row', 'traced_record']
+           'rung_below', 'freed', 'in_fours', 'attempts_of', 'attempt_row', 'traced_record']
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #d08bfa31
 def record_values(record: ModelRecord, config) -> dict:
@@ -271,7 +271,7 @@ _LAST = ("hidden_size", "head_dim", FILLED, HEAD)  # what code computes with, an
 
 def _together(names: frozenset) -> list[frozenset]:
     "Integers of a config that are numbers or symbols together, those first that seldom have to be numbers"
-    heads = frozenset(n for n in names if n.endswith(("attention_heads", "key_value_heads")))
+    heads = frozenset(n for n in names if n.endswith(("attention_heads", "key_value_heads", "kv_heads")))
     width = [heads | {"hidden_size"}, frozenset({"hidden_size", HEAD})] if HEAD in names else [heads]
     rows = [frozenset({n}) for n in sorted(names - heads - {*_LAST})]
     return [*rows, *filter(None, width), *(frozenset({n}) for n in _LAST if n in names)]
@@ -306,6 +306,17 @@ def freed(least, tried: Callable) -> list:
         free(part)
     return [*failed, stands[-1]] if stands else []
 
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #b1d0c3ea
+def in_fours(config, tried: Callable) -> list:
+    "The attempts that keep the heads of a transformers config in fours, to the first that stands; tried: see `freed`"
+    from lm_predictor.tracing.roads.symbolic import near_rung
+    fours, attempts = dealt(config), []
+    for concrete in dict.fromkeys((fours, fours | shares(config) & {HEAD})) if fours else ():
+        attempts.append(tried(near_rung(concrete)))
+        if attempts[-1].stands:
+            break
+    return attempts
+
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #8c61e0b3
 def attempts_of(config, progress=None, cases=None, until=()) -> list:
     """The attempts to trace a transformers config, down to the first whose record holds, or to the foot of the ladder.
@@ -320,7 +331,12 @@ def attempts_of(config, progress=None, cases=None, until=()) -> list:
         lambda attempts: None if (rung := rung_below(attempts, everything)) in until else rung
     )
     numbers = attempts[-1].stands and attempts[-1].rung == symbolic_rung(WORKLOAD_ONLY, everything)
-    return [*attempts, *freed(attempts[-1], tried)] if numbers else attempts
+    if not numbers:
+        return attempts
+    fours = in_fours(config, tried)
+    if any(a.stands for a in fours):
+        return [*attempts, *fours]
+    return [*attempts[:-1], *fours, attempts[-1], *freed(attempts[-1], tried)]
 
 
 def attempt_row(attempt) -> tuple:

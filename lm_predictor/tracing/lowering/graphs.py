@@ -19,7 +19,7 @@ from ...cost.rules.operators import reached_experts
 from ...formula.tree import Formula
 from ...formula.language import parse, parse_condition, total
 from ...formula.symbolic import from_sympy
-from ...models.config.attributes import NESTED, canonical, flat, text_config
+from ...models.config.attributes import NESTED, canonical, flat, text_config, window_of
 from ...models.config.kinds import count_symbol
 from ...records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ...records.model import ModelRecord
@@ -269,7 +269,7 @@ def region_conditions(trace: ModelTrace, case: str) -> list[str]:
     form = form_conditions(trace.forms[case], found, not cache_name(trace.model)) if case in trace.forms else []
     if len(sizes) != 1:
         return form
-    named = trace.symbols.values.get("sliding_window") == sizes[0]
+    named = window_of(trace.symbols.values) == sizes[0]
     window = "sliding_window" if named else str(sizes[0])
     texts = [text.replace("W", window) for text in BOUNDS.get(found.region, BOUNDS[""])]
     if found.region == "_over" and "cache_len" in found.fixed:  # nothing is cached, which is less than any window
@@ -334,6 +334,14 @@ def _derived_head_dim(config) -> bool:
         other = type(config)(hidden_size=960, num_attention_heads=6, num_key_value_heads=6)
         return other.head_dim == 160
     except Exception:  # a class that refuses these sizes states its own
+        return False
+
+
+def _heads_alike(config) -> bool:
+    "Whether a config class that calls them `num_kv_heads` has as many heads of keys and values as of queries"
+    try:
+        return type(config)(hidden_size=960, num_attention_heads=6).num_kv_heads == 6
+    except Exception:  # a class that refuses these sizes, or has no such entry
         return False
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #9050ad59
@@ -409,6 +417,8 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
         absent = 0 if name == tie else None
         default = int(default) if isinstance(default, (int, bool)) else absent
         symbols[canonical(name)] = {"names": names, "default": default}
+    if _heads_alike(text_config(config)) and "num_kv_heads" in symbols:
+        symbols["num_kv_heads"]["default"] = None  # which stands for as many
     if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
         symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
     return symbols | {tie: symbols[tie] | _ties_of(config)}
@@ -425,6 +435,18 @@ def _notes_of(trace: ModelTrace) -> tuple:
     why = f"is run without its cache ({why})" if why else "keeps no cache"
     return (f"this model {why}: every forward runs the tokens before the new ones again", *notes)
 
+# %% ../../../nbs/tracing/lowering/00_graphs.ipynb #b1d0c3e2
+def _named(model_type: str, kind: list) -> str:
+    "The id of a record of a kind"
+    return f"{model_type}-{hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()[:8]}"
+
+
+def _regions(texts: list, symbols: dict) -> list[str]:
+    "The conditions on a part of a size that a class's own sizes do not meet: these have another record"
+    usual = {s: n for s, about in symbols.items() if type(n := about["default"]) is int and n > 0}
+    conditions = (c for c in map(parse_condition, texts) if c.left.op != "name" and not c.right.names)
+    return [str(c) for c in conditions if c.names and c.names <= usual.keys() and not c.holds(usual)]
+
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #a8e48285
 def model_record(trace: ModelTrace) -> ModelRecord:
     "The model record of a trace"
@@ -437,16 +459,16 @@ def model_record(trace: ModelTrace) -> ModelRecord:
         chosen = {name: about for name, about in chosen.items() if name not in counted}
         symbols |= {(s := count_symbol(k)): {"names": [s], "default": None} for k in range(len(trace.kinds))}
     assumptions, pattern = assumptions_of(trace), [trace.layers[n] for n in ("columns", "kinds") if n in trace.layers]
-    kind = json.dumps(
-        [{k: v["value"] for k, v in chosen.items()}, trace.symbols.relation.assumptions, *pattern], sort_keys=True
-    )
+    built = trace.symbols.relation.assumptions
+    kind = [{k: v["value"] for k, v in chosen.items()}, built, *pattern]
+    kind += _regions([text for text in assumptions if text not in built], symbols)
     count, size_bytes, modules = weights_and_modules(trace, write)
     pairs, notes = _pairs(trace)
     uncounted = {}
     for recorder in recorders.values():
         uncounted |= recorder.uncounted
     return ModelRecord(
-        f"{config.model_type}-{hashlib.sha256(kind.encode()).hexdigest()[:8]}", config.model_type,
+        _named(config.model_type, kind), config.model_type,
         next(iter(recorders.values())).root.class_name,
         {p: importlib.metadata.version(p).split("+")[0] for p in ("torch", "transformers")}, symbols, chosen,
         assumptions, count, size_bytes, modules, uncounted, (*notes, *_notes_of(trace)),

@@ -281,6 +281,10 @@ class Recorder(TorchDispatchMode):
         before, ins, outs = {storage for storage, _ in ins}, list(ins.values()), list(tensors_in(out))
         if outs and not func._schema.is_mutable and all(t.untyped_storage()._cdata in before for t in outs):
             return
+        if func.is_view and every:  # of a tensor of numbers that code makes, which no fake tensor can be a view of
+            self._keep += [t.untyped_storage() for t in outs]
+            self.storages |= {t.untyped_storage()._cdata: self.storage(every[0]) for t in outs}
+            return
         given, made = [operand(t) for t in every], [operand(t) for t in outs]
         if func.namespace == FUNCTIONS:
             cost = _cost_of_function(func, name, args)

@@ -19,7 +19,7 @@ from torch.utils._sympy.functions import ToFloat
 from ...formula.language import parse
 from ...formula.symbolic import to_sympy
 from lm_predictor.models.config.attributes import (
-    HINTS, WORKLOAD, canonical, integers, relate, set_attribute, shaping, text_config
+    HINTS, WORKLOAD, canonical, integers, relate, set_attribute, shaping, text_config, window_of
 )
 from ...models.config.settings import rotary_share
 from ...records.cases import Case
@@ -102,8 +102,8 @@ class Symbols:
         "batch_size, seq_len and cache_len of a case: its fixed numbers, and symbols with hints in its region"
         window = (
             self.usual["sliding_window"]
-            if "sliding_window" in self.relation.attributes.get("sliding_window", ())
-            else self.values.get("sliding_window", 0)
+            if any("sliding_window" in factors for factors in self.relation.attributes.values())
+            else window_of(self.values)
         )
         hints = hints_of(case, window)
         keys = {
@@ -185,6 +185,7 @@ SHAPES = {  # operator -> function that makes a tensor of the right shape and st
     # column by column, as torch's is
     "aten::linalg_solve_triangular": lambda a, b, **kwargs: b.new_empty((*b.shape[:-2], b.shape[-1], b.shape[-2])).mT,
     "aten::baddbmm": lambda x, a, b, **kwargs: a.new_empty((a.shape[0], a.shape[1], b.shape[2])),
+    "aten::polar": lambda size, angle: size.new_empty(size.shape, dtype=size.dtype.to_complex()),
 }
 
 

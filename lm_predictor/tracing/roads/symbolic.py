@@ -347,9 +347,9 @@ def unfolded_rung(concrete=frozenset()) -> Rung:
     return Rung(UNFOLDED, _trace_unfolded, frozenset(concrete))
 
 
-def near_rung() -> Rung:
-    "The rung on which all attributes of a config are symbols whose hints are near its numbers"
-    return Rung(NEAR, _trace_near)
+def near_rung(concrete=frozenset()) -> Rung:
+    "The rung on which all attributes of a config but those given are symbols whose hints are near its numbers"
+    return Rung(NEAR, _trace_near, frozenset(concrete))
 
 
 def _trace_near(config, concrete, cases, progress) -> ModelTrace:

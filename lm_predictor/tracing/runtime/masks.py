@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from ...models.config.attributes import set_attribute, text_config
+from ...models.config.attributes import canonical, set_attribute, text_config
 from ...formula.tree import Formula
 from ...formula.language import parse
 from ..recording.recorder import TraceError
@@ -52,7 +52,7 @@ PAIRS = {
 }
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #5d790801
-# how a config calls the tokens that its attention reaches; the first is a symbol of its record, the others are numbers
+# how a config calls the tokens that its attention reaches
 REACHES = ("sliding_window", "attention_chunk_size", "window_size")
 
 
@@ -64,13 +64,15 @@ def reach(config) -> int:
 def pairs_formula(name: str, config, symbols=()) -> Formula | None:
     """One of PAIRS by name; None for an unknown one.
 
-    With a config's length of a chunk, of a window that is no symbol, and the tokens that it picks for a query where
-    they are not among `symbols`.
+    With a config's length of a chunk, of a window, and the tokens that it picks for a query, where these are not among
+    `symbols`.
     """
     own = text_config(config)
-    numbers = {n: getattr(own, n, None) or 1 for n in ("attention_chunk_size", "index_topk") if n not in symbols}
+    numbers = {n: getattr(own, n, None) or 1 for n in (_CHUNK, "index_topk") if n not in symbols}
+    if _CHUNK in symbols:
+        numbers[_CHUNK] = parse(canonical(_CHUNK))
     if getattr(own, "window_size", None):
-        numbers["sliding_window"] = own.window_size
+        numbers["sliding_window"] = parse("window_size") if "window_size" in symbols else own.window_size
     return PAIRS[name].substitute(numbers) if name else None
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #5562d1c1
