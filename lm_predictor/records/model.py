@@ -95,10 +95,11 @@ _LAYERS = {
             "type": "array", "minItems": 1, "items": {
                 "type": "object", "required": ["name"], "additionalProperties": False,
                 "properties": {
-                    **dict.fromkeys(("name", "key"), {"type": "string"}), "default": {},
+                    **dict.fromkeys(("name", "key", "also", "of"), {"type": "string"}), "default": {},
                     **dict.fromkeys(("unless", "words"), {"type": "object"}),
                     "usual": {"type": "array"},
-                    "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each"]},
+                    "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each",
+                                    "offset", "every but"]},
                     "values": {"type": "array", "minItems": 2, "maxItems": 2}
                 }
             }

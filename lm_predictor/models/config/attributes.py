@@ -80,7 +80,7 @@ HINTS = {
     "mamba_dt_rank": 34, "linear_num_key_heads": 12, "linear_groups": 14, "linear_key_head_dim": 44,
     "linear_value_head_dim": 58, "linear_head_dim": 46, "attention_hidden_size": 232, "lru_width": 264, "lru_block": 28,
     "index_topk": 1031, "window_size": 37, "intermediate_size_mlp": 424,
-    "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 22, "mamba_head_dim": 22
+    "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 24, "mamba_head_dim": 22
 }
 
 

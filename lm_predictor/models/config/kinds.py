@@ -10,8 +10,8 @@ from .settings import config_value
 from .validation import ModelError
 
 # %% auto #0
-__all__ = ['RULES', 'entry_at', 'stated', 'kinds_of_layers', 'layers_by_kind', 'count_symbol', 'layer_counts', 'layer_label',
-           'layer_paths', 'shown_path']
+__all__ = ['RULES', 'TAKEN', 'entry_at', 'entries_of', 'stated', 'kinds_of_layers', 'layers_by_kind', 'count_symbol',
+           'layer_counts', 'layer_label', 'layer_paths', 'shown_path']
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de05
 RULES = {  # how an entry of a config picks layers: by a layer's index, the entry, and how many layers there are
@@ -22,7 +22,10 @@ RULES = {  # how an entry of a config picks layers: by a layer's index, the entr
     "step": lambda i, n, layers: n > 0 and i % n == 0,
     "first and every": lambda i, n, layers: i == 0 or n > 0 and (i + 1) % n == 0,
     "among": lambda i, rows, layers: i in rows,
+    "offset": lambda i, both, layers: both[0] > 0 and i % both[0] == both[1],
+    "every but": lambda i, both, layers: both[0] > 0 and (i + 1) % both[0] == 0 and i not in both[1],
 }
+TAKEN = {"among": (list,), "offset": (int, int), "every but": (int, list)}  # what a rule takes; others take a number
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de82
 def entry_at(raw: dict, key: str):
@@ -43,11 +46,27 @@ def _each(given, column: dict, layers: int) -> list:
     return [column["words"][v] for v in rows]
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #1453133b
+def entries_of(
+    raw: dict,     # a config, each entry under the name that its class gives it
+    column: dict,  # as `stated` takes it, with a rule
+):
+    "What the rule of a column takes: an entry, or two of them; raises ModelError where one is of another type"
+    both = "also" in column
+    keys = [column["key"], column["also"]] if both else [column["key"]]
+    usual = column["default"] if both else [column["default"]]
+    found = [default if raw.get(key) is None else raw[key] for key, default in zip(keys, usual)]
+    for key, entry, kind in zip(keys, found, TAKEN.get(column["by"], (int,))):
+        if type(entry) is not kind:
+            raise ModelError(f"config: {key} is {entry!r:.60}, which is no {kind.__name__}")
+    return found if both else found[0]
+
+# %% ../../../nbs/models/config/03_kinds.ipynb #61f70fc8
 def stated(
     raw: dict,  # a config, each entry under the name that its class gives it
     # "name": an entry with one value per layer; without it by a rule: "by", its "key" and "default", the two "values";
     # by "each" the key has a letter or number for each layer, and "words" say which value it stands for;
-    # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these
+    # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these;
+    # "also": the second entry that a rule takes; "of": the list that its class computes of these, which nobody gives
     column: dict,
     layers: int,
 ) -> list:
@@ -59,16 +78,15 @@ def stated(
         return list(given)
     for other, usual in column.get("unless", {}).items():
         if other in raw and raw[other] != usual:
-            raise ModelError(f"config: {name} follows from {other}, which is not what was traced")
+            said = name or column.get("of")
+            raise ModelError(f"config: {said} follows from {other}, which is not what was traced")
     if column.get("by") == "each" and entry_at(raw, column["key"]) is not None:
         return _each(entry_at(raw, column["key"]), column, layers)
     if column.get("by", "each") == "each":
         if len(column.get("usual", ())) == layers:
             return list(column["usual"])
         raise ModelError(f"config: {name} is not given for each layer")
-    entry = column["default"] if raw.get(column["key"]) is None else raw[column["key"]]
-    if type(entry) is not (kind := list if column["by"] == "among" else int):
-        raise ModelError(f"config: {column['key']} is {entry!r:.60}, which is no {kind.__name__}")
+    entry = entries_of(raw, column)
     return [column["values"][0 if RULES[column["by"]](i, entry, layers) else 1] for i in range(layers)]
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de0a

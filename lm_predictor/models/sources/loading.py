@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
+from pathlib import Path
 
+from ..config.attributes import states_of
 from .hub import _find_config
 from .remote_code import _custom_config, own_code, with_code
 from ..config.validation import ModelError, check_numbers
 
 # %% auto #0
-__all__ = ['load_config', 'full_config']
+__all__ = ['load_config', 'with_head_dim', 'full_config']
 
 # %% ../../../nbs/models/sources/02_loading.ipynb #1c791cd5
 def load_config(model: str, trust_remote_code: bool = False) -> tuple[str, dict]:
@@ -28,6 +31,23 @@ def load_config(model: str, trust_remote_code: bool = False) -> tuple[str, dict]
 def _in_words(text: str) -> str:
     "The message of a config class without the types of Python"
     return re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text).replace("NoneType", "null")
+
+# %% ../../../nbs/models/sources/02_loading.ipynb #629c760c
+def _code_of(full) -> str:
+    "The source of the model of a config of transformers; empty without one"
+    file = Path(sys.modules[type(full).__module__].__file__)
+    model = file.with_name(file.name.replace("configuration_", "modeling_"))
+    return model.read_text(encoding="utf-8") if model != file and model.is_file() else ""
+
+
+def with_head_dim(full):
+    "A config that states the width of an attention head where its class has none and the code of its model takes one"
+    numbers = {name: value for name, value in vars(full).items() if type(value) is int}
+    width, heads = numbers.get("hidden_size", 0), numbers.get("num_attention_heads", 0)
+    lacks = heads and states_of(numbers) and not hasattr(full, "head_dim")
+    if lacks and 'getattr(config, "head_dim"' in _code_of(full):
+        full.head_dim = width // heads
+    return full
 
 # %% ../../../nbs/models/sources/02_loading.ipynb #3f1a8068
 def full_config(config: dict):
@@ -50,7 +70,7 @@ def full_config(config: dict):
             )
         raise ModelError(f"model_type {model_type!r} {what}{'; near: ' + ', '.join(near) if near else ''}")
     try:
-        full = AutoConfig.for_model(**{k: v for k, v in config.items() if k != "auto_map"})
+        full = with_head_dim(AutoConfig.for_model(**{k: v for k, v in config.items() if k != "auto_map"}))
     except Exception as e:  # config classes raise many kinds; the last sentence says what is wrong
         wrong = " ".join(str(e).split()).rpartition("Error: ")[2]
         raise ModelError(f"config: {_in_words(wrong)[:300]}") from None

@@ -120,15 +120,16 @@ def _holds(record: ModelRecord, twin, case: str, sizes: dict) -> bool:
         return False
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #f933ff73
-_COUNTS = ("n_group", "topk_group", "n_shared_experts", "num_experts_per_tok", "num_heads", "linear_num_key_heads",
-           "linear_num_value_heads", "index_n_heads", "n_groups", "mamba_n_groups")  # of which a model may have one
+_COUNTS = ("n_group", "topk_group", "n_shared_experts", "num_experts_per_tok", "num_experts", "num_local_experts",
+           "num_heads", "linear_num_key_heads", "linear_num_value_heads", "index_n_heads", "n_groups",
+           "mamba_n_groups")  # of which a model may have one
 
 
 def at_one(record: ModelRecord, values: dict, name: str) -> dict:
     "Numbers of a record with one of something, and of what is as many or fewer; empty where its conditions refuse that"
-    pairs = (c for c in record.conditions if c.relation in ("==", ">=") and c.left.op == c.right.op == "name")
-    alike = {n for c in pairs for n in map(str, (c.left, c.right)) if str(c.left) == name or c.relation == "==" and
-             str(c.right) == name}
+    pairs = [c for c in record.conditions if c.left.op == c.right.op == "name"]
+    alike = {str(c.right) for c in pairs if c.relation in ("==", ">=") and str(c.left) == name}
+    alike |= {str(c.left) for c in pairs if c.relation in ("==", "<=") and str(c.right) == name}
     sizes = values | dict.fromkeys(alike | {name}, 1)
     return sizes if all(c.holds(sizes) for c in record.conditions if c.names <= sizes.keys()) else {}
 

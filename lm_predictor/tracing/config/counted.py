@@ -42,7 +42,28 @@ def _candidates(config, whole: dict, layers: int):
         yield from ((by, key, n) for by, n in NUMBERS if by != "last" and key not in whole)
     yield from ((by, "", n) for by, n in NUMBERS)
 
+# %% ../../../nbs/tracing/config/01_counted.ipynb #00d03eec
+def _numbers(whole: dict) -> dict:
+    "The entries of a config that are numbers and no sizes"
+    named = {k: v for k, v in sorted(whole.items()) if not bookkeeping(k) and k not in (*LAYERS, *SYMBOLIC)}
+    return {k: v for k, v in named.items() if type(v) is int}
 
+
+def _offsets(whole: dict):
+    "(rule, two entries, their values) that may pick layers: a period, and where in it they lie"
+    numbers = _numbers(whole)
+    both = ((key, key.replace("period", "offset")) for key in numbers)
+    yield from (("offset", (a, b), [numbers[a], numbers[b]]) for a, b in both if a != b and b in numbers)
+
+
+def _exceptions(whole: dict, layers: int):
+    "(rule, two entries, their values) that may pick layers: a step, and layers that it does not pick all the same"
+    steps = {k: v for k, v in _numbers(whole).items() if 0 < v <= layers}
+    lists = {k: v for k, v in sorted(whole.items()) if isinstance(v, list) and len(v) != layers and not bookkeeping(k)}
+    rows = {k: v for k, v in lists.items() if {*map(type, v)} <= {int}}
+    yield from (("every but", (a, b), [n, row]) for a, n in steps.items() for b, row in rows.items())
+
+# %% ../../../nbs/tracing/config/01_counted.ipynb #ee112c74
 def _ruled(values: list, by: str, entry) -> list | None:
     "The two values that a rule gives to layers, where it tells those apart that differ; else None"
     picked = [RULES[by](i, entry, len(values)) for i in range(len(values))]
@@ -59,6 +80,17 @@ def _default(key: str, by: str, entry, made: list | None, usual: dict) -> int | 
     if type(usual.get(key)) is int:
         return usual[key]
     return next((n for n in range(1, 9) if made and by != "among" and _ruled(made, by, n)), None)
+
+
+def _column(by: str, key, default, values: list) -> dict:
+    "A column by a rule of one entry, or of two"
+    keys = {"key": key[0], "also": key[1]} if isinstance(key, tuple) else {"key": key}
+    return {"by": by} | keys | {"default": default, "values": values}
+
+
+def _defaults(key: tuple, usual: dict) -> list:
+    "What a rule of two entries takes where a config does not give them"
+    return [usual.get(k) for k in key]
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de0a
 @dataclass(frozen=True)
@@ -108,6 +140,9 @@ def _entries(pattern: Pattern, many: int, rng: random.Random) -> dict:
         if (key := column.get("key")) and key not in found and column["by"] != "each":
             among = sorted(rng.sample(range(many), rng.randint(0, many)))
             found[key] = {"first": rng.randint(0, many), "among": among}.get(column["by"], rng.randint(1, 4))
+            if "also" in column:
+                found[key] = rng.randint(1, 8)
+                found[column["also"]] = among if column["by"] == "every but" else rng.randrange(found[key])
     return found
 
 
@@ -136,7 +171,7 @@ def drawn_layers(pattern: Pattern, many: int, given: bool, rng: random.Random):
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de10
 MANY = (3, 5, 7, 11)  # numbers of layers at which a pattern is tried
-_TRIES = 40
+_TRIES, _DRAWS = 40, 100  # configs that are built, and those that are drawn for each: some entries fit no known kinds
 
 
 def _made(config, changes: dict, many: int):
@@ -152,9 +187,10 @@ def _made(config, changes: dict, many: int):
 def _holds(pattern: Pattern, many: int, given: bool, own: list, rng: random.Random) -> dict | None:
     "The entries of a config with so many layers, drawn by chance, that has the kinds of layers that a pattern says"
     for _ in range(_TRIES):
-        drawn = drawn_layers(pattern, many, given, rng)
+        tried = (drawn_layers(pattern, many, given, rng) for _ in range(_DRAWS))
+        drawn = next((found for found in tried if found), None)
         if drawn is None:
-            continue
+            return None
         try:
             made = _made(pattern.config, drawn[0], many)
             now = layer_keys(made)
@@ -171,16 +207,16 @@ def _holds(pattern: Pattern, many: int, given: bool, own: list, rng: random.Rand
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de13
 def _proven(pattern: Pattern, own: list) -> bool:
     "Whether a pattern holds wherever it is tried: with its lists given, and left to the config's class where it may be"
-    rng, asked = random.Random(0), [c for c in pattern.columns if c.get("key")]
-    seen = {c["key"]: set() for c in asked}
+    rng, asked = random.Random(0), [(c, k) for c in pattern.columns for k in (c.get("key"), c.get("also")) if k]
+    seen, often = {key: set() for _, key in asked}, 4 if any("also" in c for c in pattern.columns) else 2
     try:
-        for given, many in itertools.product(pattern.ways, (*MANY, *MANY)):
+        for given, many in itertools.product(pattern.ways, often * MANY):
             changes = _holds(pattern, many, given, own, rng)
             if changes is None:
                 return False
-            for column in asked:
+            for column, key in asked:
                 if not (given and column["name"]):  # else its list was given, and nobody read it
-                    seen[column["key"]].add(str(changes[column["key"]]))
+                    seen[key].add(str(changes[key]))
     except Exception:  # a constructor refuses in many ways
         return False
     return all(len(values) > 2 for values in seen.values())  # else the class takes no other number there
@@ -212,37 +248,43 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
     many, cls = layer_count(config), type(text_config(config))
     for name, values in lists.items():
         settable = not isinstance(getattr(cls, name, None), property)
-        bare, found = {"name": name if settable else ""}, []
+        bare, found = {"name": name} if settable else {"name": "", "of": name}, []
         made = usual.get(name) if isinstance(usual.get(name), list) else None
         if len(set(map(str, values))) == 1:
             found = [bare | {"by": "all", "key": "", "default": 0, "values": [values[0], values[0]]}]
+        for by, key, entry in _offsets(whole):
+            if two := _ruled(values, by, entry):
+                found.append(bare | _column(by, key, _defaults(key, usual), two))
         for by, key, entry in _candidates(config, whole, many):
             if key != name and key not in lists and (two := _ruled(values, by, entry)):
                 default = _default(key, by, entry, made, usual)
                 if default is not None or key in whole:  # else the config itself says nothing by this rule
-                    found.append(bare | {"by": by, "key": key, "default": default, "values": two})
+                    found.append(bare | _column(by, key, default, two))
         if settable and len(set(map(str, values))) > 1:
             found = [*_spellings(config, name, values, made), *found]
         yield [*found, *([bare | ({"usual": made} if made else {})] if settable else [])]
 
-
+# %% ../../../nbs/tracing/config/01_counted.ipynb #996455a5
 def _beside(config, whole: dict, lists: dict, usual: dict, many: int):
     "Columns that no list states: the layers that an entry picks; last those by entries that a class has no number for"
-    found = []
+    found, two = [], {"name": ""}
+    splits = lambda by, entry: len({RULES[by](i, entry, many) for i in range(many)}) == 2
+    for by, key, entry in _exceptions(whole, many):
+        if splits(by, entry):
+            found.append(two | _column(by, key, _defaults(key, usual), [True, False]))
     for by, key, entry in _candidates(config, whole, many):
-        known = key not in lists and (not key or key in whole)
-        if known and len({RULES[by](i, entry, many) for i in range(many)}) == 2:
-            default = _default(key, by, entry, None, usual)
-            found.append({"name": "", "by": by, "key": key, "default": default, "values": [True, False]})
+        if key not in lists and (not key or key in whole) and splits(by, entry):
+            found.append(two | _column(by, key, _default(key, by, entry, None, usual), [True, False]))
     return [(), *((column,) for column in sorted(found, key=lambda column: column["default"] is None))]
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de17
 def _others(config, column: dict) -> dict:
     "The entries from which a class computes a list as well, with what it has by default"
-    if not column["name"]:
+    if not (name := column["name"] or column.get("of")):
         return {}
-    rows = follows(type(config), column["name"], {})
-    own = (*LAYERS, column.get("key", "").partition(".")[0])
+    rows, named = follows(type(config), name, {}), getattr(type(config), "attribute_map", {})
+    own = {*LAYERS, column.get("key", "").partition(".")[0], column.get("also")}
+    own |= {named.get(n, n) for n in SYMBOLIC} if not column["name"] else set()  # of a list of sizes, its kinds count
     return {"unless": {k: v for row in rows for k, v in row.items() if k not in own}}
 
 

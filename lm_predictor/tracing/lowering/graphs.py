@@ -424,6 +424,12 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
     return symbols | {tie: symbols[tie] | _ties_of(config)}
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #812502f9
+def _counted(layers: dict) -> set:
+    "The entries of a config from which layers are counted, and those that its class makes of them"
+    parts = ("name", "key", "also", "of")
+    return {c[part] for c in layers["columns"] for part in parts if part in c} | {"num_hidden_layers"}
+
+
 def _notes_of(trace: ModelTrace) -> tuple:
     "What a reader of a trace's figures must know, but for its masks"
     notes = tuple(_never_run(trace))
@@ -455,8 +461,7 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     symbols = _symbols_of(trace, base)
     chosen = settings_of(config, {n for s in symbols.values() for n in s["names"]}, trace.mixed)
     if trace.layers:
-        counted = {c.get(part) for c in trace.layers["columns"] for part in ("name", "key")} | {"num_hidden_layers"}
-        chosen = {name: about for name, about in chosen.items() if name not in counted}
+        chosen = {name: about for name, about in chosen.items() if name not in _counted(trace.layers)}
         symbols |= {(s := count_symbol(k)): {"names": [s], "default": None} for k in range(len(trace.kinds))}
     assumptions, pattern = assumptions_of(trace), [trace.layers[n] for n in ("columns", "kinds") if n in trace.layers]
     built = trace.symbols.relation.assumptions
