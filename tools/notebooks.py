@@ -162,9 +162,14 @@ def context():
     return found
 
 
-def run(paths: list[str], write: bool, jobs: int) -> int:
+def saves_outputs(path: Path) -> bool:
+    "Has a saved notebook the output of any cell?"
+    return any(cell.get("outputs") for cell in json.loads(path.read_text(encoding="utf-8"))["cells"])
+
+
+def run(files: list[Path], write: bool, jobs: int) -> int:
     "Execute the notebooks, `jobs` at a time; the number of those that failed or, unless `write`, differ"
-    files, bad, start = find(paths), {}, time.time()
+    bad, start = {}, time.time()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ.update(environment(scratch))
         sys.path.insert(0, str(ROOT))
@@ -211,8 +216,10 @@ def main() -> int:
     parser.add_argument("command", choices=["run", "check"])
     parser.add_argument("paths", nargs="*", help="notebooks or directories; all of nbs/ by default")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks at a time (default 2)")
+    parser.add_argument("--saved", action="store_true", help="only notebooks that have saved outputs: nbdev_test runs the others as well")
     args = parser.parse_args()
-    return int(run(args.paths, args.command == "run", args.jobs) > 0)
+    files = [f for f in find(args.paths) if not args.saved or saves_outputs(f)]
+    return int(run(files, args.command == "run", args.jobs) > 0)
 
 
 if __name__ == "__main__":

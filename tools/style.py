@@ -1,9 +1,10 @@
-"""The shape of the notebooks: what is too long, and which public function is not shown.
+"""The shape of the notebooks: what is too long, which name is taken twice, and which public function is not shown.
 
     python tools/style.py [PATHS...]   notebooks or directories, by default all of nbs/ that exports; 1 when something is found
 
 A line has at most 120 characters, a function 40 lines, a module 400 lines of code. An exported cell has at most 30 lines
-(about 20 is right) unless it is one class. A public function or class is used in a cell before the next exported cell but one.
+(about 20 is right) unless it is one class. A module defines a function or class of a name once. A public function or class
+is used in a cell before the next exported cell but one.
 """
 import ast
 import json
@@ -60,6 +61,17 @@ def not_shown(cells: list[dict]) -> list[tuple]:
     return found
 
 
+def taken_twice(cells: list[dict]) -> list[tuple]:
+    "(cell number, name) of functions and classes whose name an exported cell before has already: theirs is lost"
+    seen, found = set(), []
+    for i, cell in enumerate(cells):
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        names = [n.name for n in ast.parse(source(cell)).body if isinstance(n, kinds)] if is_export(cell) else []
+        found += [(i, name) for name in names if name in seen or names.count(name) > 1]
+        seen.update(names)
+    return found
+
+
 def faults(path: Path) -> list[str]:
     "What one notebook has too long or does not show"
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -73,6 +85,7 @@ def faults(path: Path) -> list[str]:
             continue
         found += [f"cell {i}: {what}" for what in long_parts(cell, tree)]
         total += code_lines(source(cell)) if is_export(cell) else 0
+    found += [f"cell {i}: {name} is defined twice" for i, name in taken_twice(cells)]
     found += [f"cell {i}: {name} is not shown" for i, name in not_shown(cells)]
     return found + ([f"its module has {total} lines of code"] if total > MODULE else [])
 
