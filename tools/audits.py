@@ -126,7 +126,7 @@ def main() -> int:
     for path in changed:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(wanted[path], indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return notebooks.run([str(p) for p in changed], write=True, jobs=args.jobs) if changed else 0
+    return notebooks.run(notebooks.find([str(p) for p in changed]), write=True, jobs=args.jobs) if changed else 0
 
 
 if __name__ == "__main__":
