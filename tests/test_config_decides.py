@@ -29,7 +29,7 @@ def answers(config: dict) -> list:
 CHANGED = [  # finding A: each of these was answered with the figures of another config
     ("qwen3_moe", {"mlp_only_layers": [0]}),
     ("qwen2_moe", {"mlp_only_layers": [1, 2]}), ("qwen3_next", {"mlp_only_layers": [3]}),
-    ("mixtral", {"head_dim": 64}), ("falcon", {"hidden_size": 2048, "num_attention_heads": 32}), ("falcon", {"n_embed": 2048}),
+    ("mixtral", {"head_dim": 64}), ("falcon", {"n_embed": 2048}),
     ("lfm2", {"block_ff_dim": 4096}), ("lfm2", {"block_ffn_dim_multiplier": 1.5}),
     ("recurrent_gemma", {"block_types": ["recurrent", "attention"]}),
     ("llama4_text", {"moe_layers": [0, 2]}), ("gpt_neox", {"rotary_pct": 0.5}), ("phi", {"partial_rotary_factor": 1.0}),
