@@ -217,7 +217,7 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", help="notebooks or directories; all of nbs/ by default")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks at a time (default 2)")
     parser.add_argument("--saved", action="store_true", help="only notebooks that have saved outputs: nbdev_test runs the others as well")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     files = [f for f in find(args.paths) if not args.saved or saves_outputs(f)]
     return int(run(files, args.command == "run", args.jobs) > 0)
 
