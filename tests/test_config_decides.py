@@ -119,6 +119,11 @@ OTHERS = [  # sizes and patterns of layers that nobody published
     ("gemma2", {"num_hidden_layers": 5}), ("lfm2", {"full_attn_idxs": [0, 1]}),
     ("gemma2", {"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]}),
     ("gemma2", {"num_hidden_layers": 3, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+    ("falcon", {"hidden_size": 2048, "num_attention_heads": 32}),
+    ("codegen", {"n_embd": 1536, "n_head": 12, "n_layer": 3}), ("cpmant", {"hidden_size": 768, "num_attention_heads": 6}),
+    ("jamba", {"num_hidden_layers": 6, "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 3, "expert_layer_offset": 2}),
+    ("qwen3_next", {"num_hidden_layers": 8, "decoder_sparse_step": 3, "mlp_only_layers": [5], "num_key_value_heads": 16, "linear_num_value_heads": 16}),
+    ("bamba", {"num_hidden_layers": 7, "attn_layer_indices": [2, 5]}),
 ]
 
 

@@ -26,6 +26,7 @@ RULES = {  # how an entry of a config picks layers: by a layer's index, the entr
     "every but": lambda i, both, layers: both[0] > 0 and (i + 1) % both[0] == 0 and i not in both[1],
 }
 TAKEN = {"among": (list,), "offset": (int, int), "every but": (int, list)}  # what a rule takes; others take a number
+_KINDS = {int: "whole number", list: "list of whole numbers"}
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de82
 def entry_at(raw: dict, key: str):
@@ -57,7 +58,7 @@ def entries_of(
     found = [default if raw.get(key) is None else raw[key] for key, default in zip(keys, usual)]
     for key, entry, kind in zip(keys, found, TAKEN.get(column["by"], (int,))):
         if type(entry) is not kind:
-            raise ModelError(f"config: {key} is {entry!r:.60}, which is no {kind.__name__}")
+            raise ModelError(f"config: {key} is {entry!r:.60}, which is not a {_KINDS[kind]}")
     return found if both else found[0]
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #61f70fc8
