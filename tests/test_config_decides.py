@@ -124,6 +124,12 @@ OTHERS = [  # sizes and patterns of layers that nobody published
     ("jamba", {"num_hidden_layers": 6, "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 3, "expert_layer_offset": 2}),
     ("qwen3_next", {"num_hidden_layers": 8, "decoder_sparse_step": 3, "mlp_only_layers": [5], "num_key_value_heads": 16, "linear_num_value_heads": 16}),
     ("bamba", {"num_hidden_layers": 7, "attn_layer_indices": [2, 5]}),
+    ("llama4_text", {"hidden_size": 640, "num_attention_heads": 10, "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 12,
+                     "no_rope_layer_interval": 4, "attention_chunk_size": 512, "num_experts_per_tok": 2}),
+    ("llama4_text", {"num_hidden_layers": 8, "moe_layers": [1, 3, 4, 7]}), ("kimi_linear", {"head_dim": 96}),
+    ("big_bird", {"is_decoder": True, "hidden_size": 192, "num_attention_heads": 6, "num_hidden_layers": 3}),
+    ("xlm", {"emb_dim": 192, "n_heads": 6, "vocab_size": 500}),
+    ("mistral", {"hidden_size": 128, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 128}),
 ]
 
 

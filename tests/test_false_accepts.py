@@ -144,7 +144,7 @@ def test_case_that_the_trace_does_not_tell_apart(db):
 
 def test_short_cases(db):
     "The trace tells `_short` apart; that it does was not looked at"
-    name = "transformers.models.granitemoehybrid.modeling_granitemoehybrid.GraniteMoeHybridMambaLayer"
+    name = "transformers.models.bamba.modeling_bamba.BambaMixer"
     trace = db.get(name)
     trace = replace(trace, variants=tuple(v for v in trace.variants if not v.accelerated))  # the source as it is written
     data = as_written(trace)

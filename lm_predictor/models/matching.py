@@ -245,7 +245,8 @@ def unknown_names(record: ModelRecord, config: dict) -> list[str]:
     Raises ModelError where one is near to an entry that the class knows and the config does not give.
     """
     known = {*record.keys, *record.aliases, *record.aliases.values(), *record.settings, *_COMMON}
-    known |= {c[part] for c in record.layers.get("columns", ()) for part in ("name", "key", "also") if part in c}
+    parts = ("name", "key", "also", "picked")
+    known |= {c[part] for c in record.layers.get("columns", ()) for part in parts if part in c}
     for about in record.symbols.values():
         known |= {*about["names"], *about.get("computed", {}).get("defaults", ())}
     if not record.keys:  # a record of before they were noted

@@ -95,7 +95,7 @@ _LAYERS = {
             "type": "array", "minItems": 1, "items": {
                 "type": "object", "required": ["name"], "additionalProperties": False,
                 "properties": {
-                    **dict.fromkeys(("name", "key", "also", "of"), {"type": "string"}), "default": {},
+                    **dict.fromkeys(("name", "key", "also", "of", "picked"), {"type": "string"}), "default": {},
                     **dict.fromkeys(("unless", "words"), {"type": "object"}),
                     "usual": {"type": "array"},
                     "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each",

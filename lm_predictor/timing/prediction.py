@@ -244,9 +244,9 @@ def kernel_row(graph: Graph, kernel: DeviceKernel, path: str, values: dict) -> K
     )
 
 # %% ../../nbs/timing/01_prediction.ipynb #911a48d3
-def notes_of(graph, execution: str, rewrites=()) -> list[str]:
-    "What the figures of a graph take for granted; rewrites: those that were applied to it"
-    notes = [] if any(r.rewrite is REACHED for r in rewrites) else dense_experts(graph)
+def notes_of(graph, execution: str, rewrites=(), values: dict | None = None) -> list[str]:
+    "What the figures of a graph take for granted; rewrites: those that were applied to it; values: sizes of its model"
+    notes = [] if any(r.rewrite is REACHED for r in rewrites) else dense_experts(graph, values)
     unfused = sum(n.scores is not None and n.kind != "attention" for n in graph.nodes) - len(attentions(graph))
     if execution not in ("eager", "fused") and unfused > 0:
         notes.append(
@@ -420,7 +420,7 @@ class ModelCost:
             run = executed(graph, execution, without)
             kernels = [replace(k, repeat=same(k.repeat), cost=k.cost.map(same)) for k in run.kernels]
             named = list(zip(kernel_paths(graph, kernels), kernels))
-            self._planned[key] = graph, named, notes_of(graph, execution, run.rewrites), run.rewrites
+            self._planned[key] = graph, named, notes_of(graph, execution, run.rewrites, self.values), run.rewrites
         return self._planned[key]
 
     def refusal(self, workload: Workload) -> str:

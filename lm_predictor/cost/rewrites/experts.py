@@ -157,15 +157,20 @@ REACHED = Rewrite(
 )
 
 # %% ../../../nbs/cost/rewrites/02_experts.ipynb #de338fa4
-def dense_experts(graph: Graph) -> list[str]:
+def dense_experts(
+    graph: Graph,
+    values: dict | None = None,  # numbers for the sizes of a model, where they are known
+) -> list[str]:
     "That a source multiplies tokens with experts which were not chosen for them; [] where it does not"
     found = REACHED.apply(plan_of(graph, "flash"))[1]
     if not found:
         return []
     products = [graph.nodes[i] for operators in found for i in operators if graph.nodes[i].kind == "matmul"]
     places = dict.fromkeys(":".join(map(str, graph.place(n.line))).rpartition("/")[2] for n in products)
-    many, each = experts_chosen(graph, found[0][0])
+    known = values or {}
+    many, each = (f.evaluate(known) if f.names <= {*known} else f for f in experts_chosen(graph, found[0][0]))
+    verb = "is" if each == 1 else "are"
     return [
         f"every token is multiplied with all {many} experts of a layer, as the source does it ({', '.join(places)}); "
-        f"{each} of them is chosen for it, and {REACHED.name} of execution engine leaves the others out"
+        f"{each} of them {verb} chosen for it, and {REACHED.name} of execution engine leaves the others out"
     ]

@@ -67,7 +67,8 @@ def stated(
     # "name": an entry with one value per layer; without it by a rule: "by", its "key" and "default", the two "values";
     # by "each" the key has a letter or number for each layer, and "words" say which value it stands for;
     # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these;
-    # "also": the second entry that a rule takes; "of": the list that its class computes of these, which nobody gives
+    # "also": the second entry that a rule takes; "of": the list that its class computes of these, which nobody gives;
+    # "picked": the entry that lists the layers that the rule picks, which counts where it is given
     column: dict,
     layers: int,
 ) -> list:
@@ -87,6 +88,8 @@ def stated(
         if len(column.get("usual", ())) == layers:
             return list(column["usual"])
         raise ModelError(f"config: {name} is not given for each layer")
+    if raw.get(column.get("picked")) is not None:
+        column = column | {"key": column["picked"], "by": "among"}
     entry = entries_of(raw, column)
     return [column["values"][0 if RULES[column["by"]](i, entry, layers) else 1] for i in range(layers)]
 

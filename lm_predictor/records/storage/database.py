@@ -46,8 +46,8 @@ def shipped_directory() -> Path:
 def canonical_variants(rows: list, class_name: str = "") -> tuple[Variant, ...]:
     """Variants of a class with equal kernels made one, in an order that depends only on what they are.
 
-    Those of no model come first, then those of the model type that the class is of (InternLM3 runs classes of Llama),
-    and those with accelerated functions last.
+    Those of no model come first, then those of the model type that the class is of (InternLM3 runs classes of Llama);
+    those of a single head, which is copied less, after the others, and those with accelerated functions last.
     """
     shared = {}
     for v in rows:
@@ -60,7 +60,9 @@ def canonical_variants(rows: list, class_name: str = "") -> tuple[Variant, ...]:
     home = re.match(r"transformers\.models\.(\w+)\.", class_name)
     own = (f"{home[1]}-", f"{home[1]}_") if home else ()  # gemma3-..., gemma3_text-...
     others = lambda v: not any(m.startswith(own) for m in v.models)
-    return tuple(sorted(variants, key=lambda v: (v.accelerated, bool(v.models), others(v), -len(v.models), v.models)))
+    single = lambda v: "num_heads == 1" in v.assumptions
+    order = lambda v: (v.accelerated, bool(v.models), others(v), single(v), -len(v.models), v.models)
+    return tuple(sorted(variants, key=order))
 
 # %% ../../../nbs/records/storage/02_database.ipynb #d842e9b1
 def doubted(proof: dict, models) -> set[str]:

@@ -99,13 +99,16 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+_TEXT = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]  # of no alignment
+
+
 def write_json(path: Path, data: object) -> None:
     "Write JSON atomically, as the database writes it: a path that ends in .xz or .gz compressed, without spaces"
     if (suffix := Path(path).suffix) not in (".xz", ".gz"):
         return write_text(path, dumps(data))
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
     if suffix == ".xz":
-        return write_bytes(path, lzma.compress(text))
+        return write_bytes(path, lzma.compress(text, filters=_TEXT))
     import gzip
     write_bytes(path, gzip.compress(text, mtime=0))
 

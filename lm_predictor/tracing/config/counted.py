@@ -120,7 +120,8 @@ class Pattern:
     @property
     def ways(self) -> list[bool]:
         "Whether all its lists are given: those that a rule states can be left to the config's class"
-        named, ruled = [c for c in self.columns if c["name"]], [c for c in self.columns if "by" in c]
+        named = [c for c in self.columns if c["name"] or "picked" in c]
+        ruled = [c for c in self.columns if "by" in c]
         return sorted({bool(named), not ruled})
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de0e
@@ -133,8 +134,8 @@ def layer_keys(config) -> list[tuple]:
     return [(layer_key(lists, {}, i)[0], {n: str(v[i]) for n, v in said.items()}) for i in range(many)]
 
 
-def _entries(pattern: Pattern, many: int, rng: random.Random) -> dict:
-    "An entry drawn by chance for each rule of a pattern"
+def _entries(pattern: Pattern, many: int, given: bool, rng: random.Random) -> dict:
+    "An entry drawn by chance for each rule of a pattern; given: also a list of the layers that a rule picks"
     found = {}
     for column in pattern.columns:
         if (key := column.get("key")) and key not in found and column["by"] != "each":
@@ -143,6 +144,8 @@ def _entries(pattern: Pattern, many: int, rng: random.Random) -> dict:
             if "also" in column:
                 found[key] = rng.randint(1, 8)
                 found[column["also"]] = among if column["by"] == "every but" else rng.randrange(found[key])
+            if given and "picked" in column:
+                found[column["picked"]] = among
     return found
 
 
@@ -155,7 +158,7 @@ def _spelt(column: dict, values: list):
 # %% ../../../nbs/tracing/config/01_counted.ipynb #d6235c29
 def drawn_layers(pattern: Pattern, many: int, given: bool, rng: random.Random):
     "Entries of another config with so many layers, and the kind of each; None where chance finds no known kinds"
-    rows, changes, found = pattern.rows, _entries(pattern, many, rng), []
+    rows, changes, found = pattern.rows, _entries(pattern, many, given, rng), []
     named = [bool(c["name"]) and (given or "by" not in c) for c in pattern.columns]
     each = [not named[i] and c.get("by") == "each" for i, c in enumerate(pattern.columns)]
     ruled = [(i, c) for i, c in enumerate(pattern.columns) if not named[i] and not each[i]]
@@ -169,19 +172,37 @@ def drawn_layers(pattern: Pattern, many: int, given: bool, rng: random.Random):
     spelt = {c["key"]: _spelt(c, [rows[k][i] for k in found]) for i, c in enumerate(pattern.columns) if each[i]}
     return changes | spelt | {name: v for name, v in lists.items() if name}, found
 
-# %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de10
-MANY = (3, 5, 7, 11)  # numbers of layers at which a pattern is tried
-_TRIES, _DRAWS = 40, 100  # configs that are built, and those that are drawn for each: some entries fit no known kinds
+# %% ../../../nbs/tracing/config/01_counted.ipynb #c6f7b5a5
+def _left_to_class(config) -> set[str]:
+    "The lists of a config that its class makes where they are not given, as many entries as its layers ask for"
+    whole, many = text_config(config).to_dict(), layer_count(config)
 
+    def made(names: list, layers: int) -> dict:
+        "What the class makes of lists where they are left out; nothing where it needs one of them"
+        try:
+            rest = {k: v for k, v in whole.items() if k not in names}
+            return vars(type(config)(**{**rest, layers_name(config): layers}))
+        except Exception:  # a config class refuses in many ways
+            return {}
+    lists = [name for name, value in whole.items() if isinstance(value, list) and value]
+    free = [name for name in lists if made([name], many).get(name) == whole[name]]
+    longer = made(free, 2 * many)
+    return {name for name in free if isinstance(longer.get(name), list) and longer[name] != whole[name]}
 
+# %% ../../../nbs/tracing/config/01_counted.ipynb #9ccca494
 def _made(config, changes: dict, many: int):
     "A config like another one, with other entries and so many layers"
-    entries, given = {k: v for k, v in text_config(config).to_dict().items() if k not in changes}, {}
+    own, computed, given = text_config(config).to_dict(), _left_to_class(config), {}
+    entries = {k: v for k, v in own.items() if k not in changes and k not in computed}
     for key, value in changes.items():
         whole, _, part = key.partition(".")
         if value is not None:
             given[whole] = {**given.get(whole, {}), part: value} if part else value
     return type(config)(**{**entries, **given, layers_name(config): many})
+
+# %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de10
+MANY = (3, 5, 7, 11)  # numbers of layers at which a pattern is tried
+_TRIES, _DRAWS = 40, 100  # configs that are built, and those that are drawn for each: some entries fit no known kinds
 
 
 def _holds(pattern: Pattern, many: int, given: bool, own: list, rng: random.Random) -> dict | None:
@@ -208,18 +229,21 @@ def _holds(pattern: Pattern, many: int, given: bool, own: list, rng: random.Rand
 def _proven(pattern: Pattern, own: list) -> bool:
     "Whether a pattern holds wherever it is tried: with its lists given, and left to the config's class where it may be"
     rng, asked = random.Random(0), [(c, k) for c in pattern.columns for k in (c.get("key"), c.get("also")) if k]
-    seen, often = {key: set() for _, key in asked}, 4 if any("also" in c for c in pattern.columns) else 2
+    seen, often = {key: set() for _, key in asked}, 4 if any({"also", "picked"} & {*c} for c in pattern.columns) else 2
     try:
         for given, many in itertools.product(pattern.ways, often * MANY):
             changes = _holds(pattern, many, given, own, rng)
             if changes is None:
                 return False
             for column, key in asked:
-                if not (given and column["name"]):  # else its list was given, and nobody read it
+                if not (given and (column["name"] or "picked" in column)):  # else nobody read it
                     seen[key].add(str(changes[key]))
     except Exception:  # a constructor refuses in many ways
         return False
-    return all(len(values) > 2 for values in seen.values())  # else the class takes no other number there
+    alike = [len({row[i] for row in pattern.rows}) == 1 for i in range(len(pattern.columns))]
+    fixed = {c["key"] for c, same in zip(pattern.columns, alike) if same and "picked" in c}  # no other kinds are known
+    # else the class takes no other number there
+    return all(len(values) > 2 for key, values in seen.items() if key not in fixed)
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de16
 def _spellings(config, name: str, values: list, made: list | None):
@@ -264,10 +288,20 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
             found = [*_spellings(config, name, values, made), *found]
         yield [*found, *([bare | ({"usual": made} if made else {})] if settable else [])]
 
+# %% ../../../nbs/tracing/config/01_counted.ipynb #49ddfca5
+def _listed(config, whole: dict, lists: dict, usual: dict):
+    "Columns by a number from which a class makes a list of the layers that it picks, where that is not given"
+    many = layer_count(config)
+    for name in sorted(_left_to_class(config) - {*lists}):
+        for by, (key, n) in itertools.product(("every", "step"), _numbers(whole).items()):
+            if 0 < n <= many and whole[name] == [i for i in range(many) if RULES[by](i, n, many)]:
+                yield {"name": ""} | _column(by, key, usual.get(key), [True, False]) | {"picked": name}
+
 # %% ../../../nbs/tracing/config/01_counted.ipynb #996455a5
 def _beside(config, whole: dict, lists: dict, usual: dict, many: int):
     "Columns that no list states: the layers that an entry picks; last those by entries that a class has no number for"
     found, two = [], {"name": ""}
+    listing = [(c,) for c in _listed(config, whole, lists, usual)]
     splits = lambda by, entry: len({RULES[by](i, entry, many) for i in range(many)}) == 2
     for by, key, entry in _exceptions(whole, many):
         if splits(by, entry):
@@ -275,7 +309,7 @@ def _beside(config, whole: dict, lists: dict, usual: dict, many: int):
     for by, key, entry in _candidates(config, whole, many):
         if key not in lists and (not key or key in whole) and splits(by, entry):
             found.append(two | _column(by, key, _default(key, by, entry, None, usual), [True, False]))
-    return [(), *((column,) for column in sorted(found, key=lambda column: column["default"] is None))]
+    return [*listing, (), *((column,) for column in sorted(found, key=lambda column: column["default"] is None))]
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de17
 def _others(config, column: dict) -> dict:

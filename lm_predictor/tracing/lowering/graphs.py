@@ -426,7 +426,7 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #812502f9
 def _counted(layers: dict) -> set:
     "The entries of a config from which layers are counted, and those that its class makes of them"
-    parts = ("name", "key", "also", "of")
+    parts = ("name", "key", "also", "of", "picked")
     return {c[part] for c in layers["columns"] for part in parts if part in c} | {"num_hidden_layers"}
 
 

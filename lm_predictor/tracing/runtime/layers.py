@@ -50,7 +50,7 @@ def layer_lists(model, layers: int) -> dict:
     return found
 
 # %% ../../../nbs/tracing/runtime/02_layers.ipynb #0b3eca32
-_INDEX = re.compile(r"layer_?(idx|id|index|number|num)|block_idx|residual_add_idx|^i$|^index$")
+_INDEX = re.compile(r"layer_?(idx|id|index|number|num)|block_idx|residual_add_idx|^i$|^index$|^seed$")
 
 
 def _plain(value) -> object:
