@@ -19,7 +19,7 @@ from ..records.storage.files import (
     DatabaseError, class_id, class_paths, model_id, model_path, model_paths, read_json)
 from ..records.graph import Graph
 from ..records.model import ModelRecord, check_record
-from ..verification.runs.numbers import BYTES, config_sizes, hold, workload_sizes
+from ..verification.runs.numbers import BYTES, config_sizes, hold, settled, workload_sizes
 
 # %% auto #0
 __all__ = ['FIGURES', 'strange_figures', 'kernel_faults', 'variant_faults', 'class_faults', 'model_faults', 'record_files',
@@ -182,11 +182,13 @@ def _case_faults(record: ModelRecord) -> Iterator[str]:
     "What cannot be right about a model's figures at sizes that its record allows"
     rng = random.Random(0)
     usual = {s: about["default"] if type(about["default"]) is int else 2 for s, about in record.symbols.items()}
-    values = config_sizes(record, usual, rng)
+    values = config_sizes(record, usual | settled(record), rng)
+    if not hold(record.conditions, values):  # chance finds no sizes that are allowed
+        return
     own = {"parameters": record.parameters, "weight_bytes": record.weight_bytes}
     own |= {f"modules[{i}]": weights for i, (*_, weights) in enumerate(record.modules)}
     yield from strange_figures("$", {name: f.evaluate(values | BYTES) for name, f in own.items()})
-    for case in record.cases if hold(record.conditions, values) else ():
+    for case in record.cases:
         sizes = workload_sizes(record, case, values, rng)
         if sizes:
             yield from _graph_faults(case, record.graph(case).at(values | BYTES | sizes))

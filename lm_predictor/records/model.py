@@ -97,7 +97,7 @@ _LAYERS = {
                 "properties": {
                     **dict.fromkeys(("name", "key", "also", "of", "picked"), {"type": "string"}), "default": {},
                     **dict.fromkeys(("unless", "words"), {"type": "object"}),
-                    "usual": {"type": "array"},
+                    "usual": {"type": "array"}, "empty": {"type": "boolean"},
                     "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each",
                                     "offset", "every but"]},
                     "values": {"type": "array", "minItems": 2, "maxItems": 2}

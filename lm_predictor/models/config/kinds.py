@@ -68,7 +68,8 @@ def stated(
     # by "each" the key has a letter or number for each layer, and "words" say which value it stands for;
     # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these;
     # "also": the second entry that a rule takes; "of": the list that its class computes of these, which nobody gives;
-    # "picked": the entry that lists the layers that the rule picks, which counts where it is given
+    # "picked": the entry that lists the layers that the rule picks, which counts where it is given;
+    # "empty": whether its class makes of an empty list what it makes of none
     column: dict,
     layers: int,
 ) -> list:
@@ -93,16 +94,18 @@ def stated(
     entry = entries_of(raw, column)
     return [column["values"][0 if RULES[column["by"]](i, entry, layers) else 1] for i in range(layers)]
 
-# %% ../../../nbs/models/config/03_kinds.ipynb #11c0de0a
+# %% ../../../nbs/models/config/03_kinds.ipynb #919b8ae6
 def _many(raw: dict, layers: dict):
     "How many layers a config has; where its class counts its list of them, as many as that has"
     lists = [v for c in layers["columns"] for v in (raw.get(c["name"]), entry_at(raw, c.get("key", "")))]
     long = [len(v) for v in lists if isinstance(v, (str, list))] if layers.get("derived") else []
     return long[0] if long else config_value(raw, list(LAYERS), layers["default"])
 
-
+# %% ../../../nbs/models/config/03_kinds.ipynb #11c0de0a
 def kinds_of_layers(raw: dict, layers: dict) -> list[int]:
     "The kind of each layer of a config, by its number among those of a record; raises ModelError on another one"
+    left = {c["name"] for c in layers["columns"] if c.get("empty")}
+    raw = {k: v for k, v in raw.items() if k not in left or v not in ([], ())}
     many = _many(raw, layers)
     if type(many) is not int or many < 1:
         raise ModelError(f"config: the number of layers must be a positive integer, got {many!r}")

@@ -321,7 +321,19 @@ def _others(config, column: dict) -> dict:
     own |= {named.get(n, n) for n in SYMBOLIC} if not column["name"] else set()  # of a list of sizes, its kinds count
     return {"unless": {k: v for row in rows for k, v in row.items() if k not in own}}
 
+# %% ../../../nbs/tracing/config/01_counted.ipynb #318dfbdf
+def _empty(config, column: dict) -> dict:
+    "Whether a class makes of an empty list what it makes of none"
+    name = column["name"]
 
+    def made(value):
+        return _made(config, {name: value}, layer_count(config)).to_dict()
+    try:
+        return {"empty": True} if name and "by" in column and made(None)[name] and made([]) == made(None) else {}
+    except Exception:  # a config class refuses in many ways
+        return {}
+
+# %% ../../../nbs/tracing/config/01_counted.ipynb #41558732
 def _stated(pattern: Pattern, own: list) -> dict:
     "A pattern as records hold it, with the most layers that it was seen to hold for, None where also for twice as many"
     config, many = pattern.config, layer_count(pattern.config)
@@ -333,7 +345,8 @@ def _stated(pattern: Pattern, own: list) -> dict:
     return {
         "default": layer_count(type(config)()) or None, "most": None if further else many,
         **({"derived": True} if isinstance(getattr(type(config), layers_name(config), None), property) else {}),
-        "columns": [c | _others(config, c) for c in pattern.columns], "kinds": [list(row) for row in pattern.rows]
+        "columns": [c | _others(config, c) | _empty(config, c) for c in pattern.columns],
+        "kinds": [list(row) for row in pattern.rows]
     }
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de19

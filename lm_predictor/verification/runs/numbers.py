@@ -66,11 +66,10 @@ def case_of(record: ModelRecord, base: Case, values: dict) -> str:
     return next((n for n in names if hold(record.conditions_of(n), values)), "")
 
 # %% ../../../nbs/verification/runs/00_numbers.ipynb #b6c4ce5d
-def settled(record: ModelRecord) -> set:
-    "The symbols that a record's assumptions fix to numbers"
-    return {
-        str(c.left) for c in record.conditions if c.relation == "==" and c.left.op == "name" and c.right.op == "number"
-    }
+def settled(record: ModelRecord) -> dict:
+    "The symbols that a record's assumptions fix to numbers, with these"
+    fixed = (c for c in record.conditions if c.relation == "==" and c.left.op == "name" and c.right.op == "number")
+    return {str(c.left): c.right.evaluate({}) for c in fixed}
 
 # %% ../../../nbs/verification/runs/00_numbers.ipynb #b9f97ea3
 def limits(conditions) -> dict:
