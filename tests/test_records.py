@@ -14,14 +14,15 @@ from lm_predictor.models.sources.hub import presets
 from lm_predictor.records.analysis import analysis_to_json, name_record
 from lm_predictor.verification.runs.numbers import Sheet, samples
 from lm_predictor.verification.expansion import compare_classes, expansion
-from shipped import DB, IDS, every_subject
+from shipped import DB, IDS, every_record, subject_of
 
 RECORDS = model_paths(shipped_directory())
 
 
-@pytest.mark.parametrize("subject", [s for s in every_subject() if s.record.id in IDS], ids=lambda s: s.record.id)
-def test_both_roads_meet(subject):
+@pytest.mark.parametrize("name", sorted(IDS))
+def test_both_roads_meet(name):
     "For every case: the model's class expanded = operators traced, in sum; and every class at every call, line by line, at large numbers"
+    subject = subject_of(name)
     record, (_, config) = subject.record, subject.configs[0]
     assert [c for c in expansion(record, DB) if not c.ok] == []
     numbers = samples(record, symbol_values(record, config), random.Random(0))
@@ -41,7 +42,7 @@ def test_every_file_round_trips():
 
 
 def test_every_preset_has_its_record():
-    records = [record_from_json(read_json(p)) for p in RECORDS]
+    records = every_record()
     assert {r.verification["status"] for r in records} == {"verified"}
     for name, preset in presets().items():
         if preset["config"]["model_type"] not in {r.model_type for r in records}:
@@ -105,8 +106,8 @@ def test_a_class_that_moved_by_one_line_is_unchanged_for_everyone(tmp_path):
 
 def test_every_shipped_record_is_verified():
     from lm_predictor.records.status import untrusted
-    for path in RECORDS:
-        assert untrusted(record_from_json(read_json(path)), DB) == [], path.name
+    for record in every_record():
+        assert untrusted(record, DB) == [], record.id
 
 
 def test_reading_a_case_changes_nothing():

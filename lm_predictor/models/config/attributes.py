@@ -51,7 +51,8 @@ MEANING = {
 SYMBOLIC = (  # config attributes that become symbols where they are integers above 1
     "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "num_kv_heads",
     "head_dim", "max_position_embeddings", "sliding_window", "num_local_experts", "num_experts", "num_experts_per_tok",
-    "moe_intermediate_size", "ffn_dim", "decoder_ffn_dim", "word_embed_proj_dim", "decoder_attention_heads",
+    "moe_intermediate_size", "moe_latent_size", "ffn_dim", "decoder_ffn_dim", "word_embed_proj_dim",
+    "decoder_attention_heads",
     "num_decoder_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
     "n_group", "topk_group", "n_shared_experts", "shared_expert_intermediate_size", "shared_intermediate_size",
     "moe_shared_expert_intermediate_size", "embedding_size", "input_embedding_size", "n_inner", "index_n_heads",
@@ -79,7 +80,7 @@ HINTS = {
     "index_n_heads": 9, "index_head_dim": 104, "state_size": 26, "time_step_rank": 34, "mamba_d_state": 26,
     "mamba_dt_rank": 34, "linear_num_key_heads": 12, "linear_groups": 14, "linear_key_head_dim": 44,
     "linear_value_head_dim": 58, "linear_head_dim": 46, "attention_hidden_size": 232, "lru_width": 264, "lru_block": 28,
-    "index_topk": 1031, "window_size": 37, "intermediate_size_mlp": 424,
+    "moe_latent_size": 376, "index_topk": 1031, "window_size": 37, "intermediate_size_mlp": 424,
     "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 24, "mamba_head_dim": 22
 }
 
@@ -248,7 +249,7 @@ def relate(values: dict, concrete=frozenset()) -> Relation:
     concrete = concrete | {name for name, value in values.items() if value == 1 and name != "n_shared_experts"}
     attributes = {name: (canonical(name),) for name in SYMBOLIC if values.get(name, 0) > 0}
     heads = values.get(_heads_name(values), 0)
-    rewrite, assumptions = _relate_heads(values, attributes, concrete) if heads > 1 else ({}, [])
+    rewrite, assumptions = _relate_heads(values, attributes, concrete) if heads else ({}, [])
     for found, more in (
         _relate_experts(values, attributes, concrete), _relate_linear(values, attributes),
         _relate_states(values, attributes, concrete), _relate_blocks(values, attributes, concrete)

@@ -79,9 +79,11 @@ def stated(
         if not isinstance(given, (list, tuple)) or len(given) != layers:
             raise ModelError(f"config: {name} must have one entry for each of {layers} layers, got {given!r:.60}")
         return list(given)
+    if raw.get(column.get("picked")) is not None:
+        column = column | {"key": column["picked"], "by": "among", "unless": {}}
     for other, usual in column.get("unless", {}).items():
         if other in raw and raw[other] != usual:
-            said = name or column.get("of")
+            said = name or column.get("of") or column["picked"]
             raise ModelError(f"config: {said} follows from {other}, which is not what was traced")
     if column.get("by") == "each" and entry_at(raw, column["key"]) is not None:
         return _each(entry_at(raw, column["key"]), column, layers)
@@ -89,8 +91,6 @@ def stated(
         if len(column.get("usual", ())) == layers:
             return list(column["usual"])
         raise ModelError(f"config: {name} is not given for each layer")
-    if raw.get(column.get("picked")) is not None:
-        column = column | {"key": column["picked"], "by": "among"}
     entry = entries_of(raw, column)
     return [column["values"][0 if RULES[column["by"]](i, entry, layers) else 1] for i in range(layers)]
 

@@ -292,9 +292,18 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
 def _listed(config, whole: dict, lists: dict, usual: dict):
     "Columns by a number from which a class makes a list of the layers that it picks, where that is not given"
     many = layer_count(config)
+
+    def follows_rule(name: str, by: str, key: str, n: int) -> bool:
+        "Whether the class makes the list of this number by this rule, and of the two after it"
+        try:
+            made = [getattr(_made(config, {key: k}, many), name) for k in (n, n + 1, n + 2)]
+        except Exception:  # a config class refuses in many ways
+            return False
+        return made == [[i for i in range(many) if RULES[by](i, k, many)] for k in (n, n + 1, n + 2)]
+
     for name in sorted(_left_to_class(config) - {*lists}):
         for by, (key, n) in itertools.product(("every", "step"), _numbers(whole).items()):
-            if 0 < n <= many and whole[name] == [i for i in range(many) if RULES[by](i, n, many)]:
+            if 0 < n <= many and follows_rule(name, by, key, n):
                 yield {"name": ""} | _column(by, key, usual.get(key), [True, False]) | {"picked": name}
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #996455a5
@@ -314,7 +323,7 @@ def _beside(config, whole: dict, lists: dict, usual: dict, many: int):
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de17
 def _others(config, column: dict) -> dict:
     "The entries from which a class computes a list as well, with what it has by default"
-    if not (name := column["name"] or column.get("of")):
+    if not (name := column["name"] or column.get("of") or column.get("picked")):
         return {}
     rows, named = follows(type(config), name, {}), getattr(type(config), "attribute_map", {})
     own = {*LAYERS, column.get("key", "").partition(".")[0], column.get("also")}

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 # %% auto #0
@@ -103,6 +104,8 @@ class KnownValues(TorchDispatchMode):
         tensors = list(tensors_in((args, kwargs)))
         if any(t not in self.known for t in tensors) or torch.Tag.nondeterministic_seeded in func.tags:
             return None
+        if any(isinstance(x, (torch.SymInt, torch.SymFloat)) for x in tree_leaves((args, kwargs))):
+            return None  # as many elements as a symbol has no values
         if not tensors and not (kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta"):
             return None
         sizes = [n for n in args[:1] if isinstance(n, (list, tuple)) and all(isinstance(i, int) for i in n)]
@@ -112,7 +115,8 @@ class KnownValues(TorchDispatchMode):
         if "device" in kwargs:
             kwargs = kwargs | {"device": torch.device("cpu")}
         try:
-            out = func(*args, **kwargs)
+            with unset_fake_temporarily():
+                out = func(*args, **kwargs)
         except (NotImplementedError, RuntimeError):  # no such operator on the CPU, in this type
             return None
         return out if all(t.numel() <= _MOST for t in tensors_in(out)) else None
@@ -121,7 +125,8 @@ class KnownValues(TorchDispatchMode):
         "A mask as an index for each of its dimensions, where its values are known"
         if not (isinstance(index, torch.Tensor) and index.dtype == torch.bool and index.dim() and index in self.known):
             return [index]
-        found = self.known[index].nonzero().unbind(1)
+        with unset_fake_temporarily():
+            found = self.known[index].nonzero().unbind(1)
         made = [torch.empty(where.shape, dtype=where.dtype, device="meta") for where in found]
         self.known.update(zip(made, found))
         return made
@@ -130,7 +135,10 @@ class KnownValues(TorchDispatchMode):
         "The choices of a router: in turn"
         values, chosen = out = func(*args, **kwargs)
         experts, each = args[0].shape[-1], chosen.shape[-1]
+        if not all(isinstance(n, int) for n in (experts, *chosen.shape)):
+            return out
         self.share = max(self.share, experts // math.gcd(experts, each))
         if chosen.numel() <= _MOST:
-            self.known[chosen] = torch.arange(chosen.numel()).remainder(experts).view(chosen.shape)
+            with unset_fake_temporarily():
+                self.known[chosen] = torch.arange(chosen.numel()).remainder(experts).view(chosen.shape)
         return out

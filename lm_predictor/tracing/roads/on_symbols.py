@@ -46,8 +46,10 @@ def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, a
         held.enter_context(symbolic_selection(model))
         held.enter_context(symbolic_integers(*map(type, model.modules())))
         runnable = Runnable(model, apart).warm_up()
-        if runnable.share:
-            raise TraceError(f"{config.model_type}: its code looks at values, which are numbers")
+        if symbols.env.unbacked_symint_counter:  # sizes that depend on data, which may be known
+            runnable.look()
+        if runnable.share > 1:
+            raise TraceError(f"{config.model_type}: its code deals tokens out to experts, whose number is a symbol")
         if not runnable.retyped or apart:
             trace = replace(begun(config, symbols, model, seen, runnable), method="sampled")
             wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}

@@ -313,11 +313,15 @@ class Runnable:
         try:
             self._first()
         except Exception:  # code that looks at data raises many kinds
-            with KnownValues() as values:
-                self._first()
-            self.share = values.share
+            self.look()
         self.typed()
         return self
+
+    def look(self) -> None:
+        "Run a forward with the values that the model looks at, and give them in every later one"
+        with KnownValues() as values:
+            self._first()
+        self.share = values.share
 
     def _first(self) -> None:
         with torch.no_grad():
