@@ -33,7 +33,8 @@ HEAD_WIDTHS = (
 )
 SIZES = (
     *WIDTHS, *HEADS, *LAYERS, *HEAD_WIDTHS, *EXPERTS, *CHOSEN, "num_key_value_heads", "num_kv_heads",
-    "intermediate_size", "n_inner", "ffn_dim", "vocab_size", "moe_intermediate_size", "max_position_embeddings",
+    "intermediate_size", "n_inner", "ffn_dim", "vocab_size", "moe_intermediate_size", "moe_latent_size",
+    "max_position_embeddings",
     "n_positions", "sliding_window", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim", "state_size",
     "chunk_size", "mamba_chunk_size", "attention_chunk_size"
 )

@@ -49,7 +49,7 @@ def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, a
         if symbols.env.unbacked_symint_counter:  # sizes that depend on data, which may be known
             runnable.look()
         if runnable.share > 1:
-            raise TraceError(f"{config.model_type}: its code deals tokens out to experts, whose number is a symbol")
+            raise TraceError(f"{config.model_type}: its code deals tokens to experts, which takes runs with numbers")
         if not runnable.retyped or apart:
             trace = replace(begun(config, symbols, model, seen, runnable), method="sampled")
             wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
