@@ -63,6 +63,14 @@ def _null(config: dict, names: list) -> bool:
     return config_value(config, names) is None and any(n in config for n in names)
 
 
+def _width_of_head(record: ModelRecord, config: dict) -> int:
+    "The width of each of the heads that make up a model's width; raises ModelError where they cannot"
+    rows = (record.symbols[n] for n in ("hidden_size", "num_heads"))
+    width, heads = (config_value(config, about["names"], about["default"]) for about in rows)
+    check_numbers({"hidden_size": width, "num_attention_heads": heads})
+    return width // heads
+
+
 def _computed(config: dict, about: dict) -> int | None:
     "What the class of a config computes of its other entries for a symbol; None where it takes what is given"
     rule = about.get("computed")
@@ -77,25 +85,26 @@ def _computed(config: dict, about: dict) -> int | None:
     return parse(rule["formula"]).evaluate(entries)
 
 # %% ../../nbs/models/00_matching.ipynb #7973d34a
-def symbol_values(record: ModelRecord, config: dict) -> dict[str, int]:
-    "The numbers of a config for the symbols of a record; raises ModelError on what is missing or contradictory"
+def symbol_values(record: ModelRecord, config: dict, absent: list | None = None) -> dict[str, int]:
+    """The numbers of a config for a record's symbols; raises ModelError on what is missing or contradictory.
+
+    absent: takes the names of those that a config's class has no number for either; without it they are missing.
+    """
     config = spelt(record, config)
     values = layer_counts(config, record.layers)
-    for symbol, about in ((s, about) for s, about in record.symbols.items() if s not in values):
+    for symbol, about in ((s, a) for s, a in record.symbols.items() if s not in values):
         value = config_value(config, about["names"], about["default"])
         computed = _computed(config, about)
         if symbol == "num_kv_heads" and (value is None or _null(config, about["names"])):
             value = config_value(config, record.symbols["num_heads"]["names"], record.symbols["num_heads"]["default"])
         given = config_value(config, about["names"])
         if symbol == "head_dim" and (value is None or about.get("derived") and given is None):
-            width, heads = (
-                config_value(config, record.symbols[n]["names"], record.symbols[n]["default"])
-                for n in ("hidden_size", "num_heads")
-            )
-            check_numbers({"hidden_size": width, "num_attention_heads": heads})
-            value = width // heads
+            value = _width_of_head(record, config)
         elif computed is not None:
             value = computed
+        elif absent is not None and value is about["default"] is None and given is None:
+            absent.append(about["names"][-1])
+            continue
         elif symbol not in ("num_kv_heads", "tie_word_embeddings") and _null(config, about["names"]):
             raise ModelError(f"config: {about['names'][-1]} must be a positive integer, got null")
         if symbol == "tie_word_embeddings":
@@ -164,12 +173,19 @@ def _with(value) -> str:
     "Of a setting's traced value"
     return "without it" if value is None else f"with {_brief(value)}"
 
-# %% ../../nbs/models/00_matching.ipynb #cf38658c
+# %% ../../nbs/models/00_matching.ipynb #cf38658d
 def _states_default(raw: dict, name: str, about: dict) -> bool:
     "Whether a config states the list that its class makes where none is stated: nothing else is made of a stated one"
     return isinstance(raw.get(name), list) and _given(raw, name, about) == about["default"]
 
 
+def _broken(record: ModelRecord, values: dict) -> Iterator[str]:
+    "The conditions of a record that sizes do not satisfy"
+    yield from (f"{c} does not hold" for c in record.conditions if c.names <= set(values) and not c.holds(values))
+    if values.get("num_kv_heads") == 1 and "num_heads > num_kv_heads" in record.assumptions:
+        yield "num_kv_heads is 1, traced with more: one head is repeated without a copy"
+
+# %% ../../nbs/models/00_matching.ipynb #cf38658c
 def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
     "The reasons why a record is not about this kind of config; none when it is"
     if record.settings.get("custom_code", {}).get("value") != config.get("custom_code", {}).get("sha256"):
@@ -177,10 +193,11 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
         return
     try:
         raw = spelt(record, {k: v for k, v in config.items() if k != "custom_code"})
-        values = symbol_values(record, config)
+        values = symbol_values(record, config, absent := [])
     except ModelError as e:
         yield str(e)
         return
+    yield from (f"{name} is not given, traced with a number" for name in absent)
     for name, about in record.settings.items():
         value, computed = _given(raw, name, about), _follower(raw, name, about, record.settings)
         if _instead(raw, name, about):
@@ -194,9 +211,7 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
             yield f"{name} follows from {computed or 'other sizes'}, which is not what was traced"
         else:
             yield f"{name} is {_brief(value)}, traced {_with(about['value'])}"
-    yield from (f"{c} does not hold" for c in record.conditions if c.names <= set(values) and not c.holds(values))
-    if values.get("num_kv_heads") == 1 and "num_heads > num_kv_heads" in record.assumptions:
-        yield "num_kv_heads is 1, traced with more: one head is repeated without a copy"
+    yield from _broken(record, values)
 
 # %% ../../nbs/models/00_matching.ipynb #85e8a1d4
 def fits(record: ModelRecord, config: dict) -> str:

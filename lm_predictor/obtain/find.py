@@ -59,7 +59,8 @@ def _reason(refused: list[list[str]]) -> str:
     "Why no record fits: of the one with the fewest reasons, what no record has otherwise, else the first"
     if not refused:
         return ""
-    nearest = min(reversed(refused), key=len)
+    # of a config that it could not read to its end, a record knows one reason and not the others
+    nearest = min(reversed(refused), key=lambda reasons: (len(reasons), reasons[0].startswith("config: ")))
     everywhere = set.intersection(*({r.split()[0] for r in reasons} for reasons in refused))
     return next((r for r in nearest if r.split()[0] in everywhere), nearest[0])
 
