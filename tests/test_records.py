@@ -1,11 +1,13 @@
 "The shipped database: it loads, expands, and both roads to a cost meet exactly, without torch."
+import hashlib
 import json
 import random
 
 import pytest
 
 from lm_predictor.records.storage.database import Database, shipped_directory
-from lm_predictor.records.storage.files import model_paths, read_json
+from lm_predictor.records.storage.files import model_id, model_paths, read_json
+from lm_predictor.records.storage.summaries import SUMMARIES
 from lm_predictor.cost.tree.expand import cost_of, expand
 from lm_predictor.records.cases import CaseError
 from lm_predictor.records.model import record_from_json
@@ -54,6 +56,23 @@ def test_every_preset_has_its_record():
         # one of more kinds of layers than the preset has says the same
         assert len({r.parameters.evaluate(values[r.id]) for r in about}) == 1, name
         assert not any(r.uncounted for r in records)
+
+
+def test_summaries_are_in_step():
+    "What is kept of every record that ships is what it says, made from its file as it is: whoever changes one stores it by `store`, or runs keep_summaries"
+    line = lambda r: [r.class_name.rpartition(".")[2], len(r.called_classes), len(r.cases), r.verification["status"], r.verification["date"]]
+    lines = {model_id(p): [hashlib.sha256(p.read_bytes()).hexdigest()[:16], *line(r)] for p, r in zip(RECORDS, every_record(), strict=True)}
+    kept = read_json(shipped_directory() / SUMMARIES)["records"]
+    assert kept == lines, "python -c 'from lm_predictor.records.storage import database, summaries; summaries.keep_summaries(database.shipped_directory())'"
+
+
+def test_a_list_reads_no_model(capsys, monkeypatch, tmp_path):
+    "Some hundred records are listed without one of them being unpacked"
+    from lm_predictor.app.cli.main import main
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path))
+    monkeypatch.setattr("lm_predictor.records.storage.summaries.summary_of", lambda record: pytest.fail("a record was read"))
+    assert main(["db", "list"]) == 0
+    assert f"{len(RECORDS)} model records" in capsys.readouterr().out
 
 
 def test_analyze_says_first_what_is_not_verified(tmp_path):

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 from lm_predictor.app.cli.main import main
 from lm_predictor.records.storage.database import shipped_directory
 from lm_predictor.records.storage.files import PATIENCE, model_id, model_paths, read_json, write_json
+from lm_predictor.records.storage.summaries import SUMMARIES, summary_of
 
 SHIPPED = shipped_directory()
 CONFIG = {"model_type": "olmo2", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -101,6 +102,27 @@ def test_verify_does_not_rewrite_what_ships(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("lm_predictor.verification.prove.packages", lambda: {"torch": "9.9"})  # so that the outcome is another one
     out = said(capsys, "verify", "transformers.models.gpt2.modeling_gpt2.GPT2MLP")
     assert "what ships is not rewritten" in out and state() == before and not list(tmp_path.rglob("*.json*"))
+
+
+def listed(capsys, model: str) -> list[str]:
+    return next(line for line in said(capsys, "db", "list").splitlines() if line.startswith(f"{model} ")).split()
+
+
+def test_summaries_of_ones_own(user, capsys):
+    "They are kept in step by a trace, a verification and a removal; one that is not counts for nothing"
+    db, config = user / "db", str(user / "config.json")
+    [path], file = model_paths(db), db / SUMMARIES
+    line = lambda: [hashlib.sha256(path.read_bytes()).hexdigest()[:16], *vars(summary_of(read_json(path))).values()]
+    kept = lambda: read_json(file)["records"]
+    assert kept() == {model_id(path): line()} and listed(capsys, model_id(path))[1:5] == ["Olmo2ForCausalLM", "10", str(line()[3]), "verified"]
+    write_json(path, read_json(path) | {"verification": {"status": "unverified"}})
+    assert kept() != {model_id(path): line()} and listed(capsys, model_id(path))[4] == "unverified"
+    said(capsys, "verify", config)
+    assert kept() == {model_id(path): line()} and listed(capsys, model_id(path))[4] == "verified"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert listed(capsys, model_id(path))[1] == "BROKEN:"
+    said(capsys, "db", "rm", model_id(path))
+    assert not file.exists()
 
 
 def records(directory) -> set:

@@ -18,7 +18,8 @@ from .confirm import can_trace, confirmed
 from .fresh.record import traced
 from .store import as_json, store
 from ..records.storage.database import Database
-from ..records.storage.files import DatabaseError, model_id, read_json
+from ..records.storage.files import DatabaseError, locked, model_id, read_json
+from ..records.storage.summaries import keep_summaries
 from ..records.model import ModelRecord, check_record
 
 # %% auto #0
@@ -116,7 +117,9 @@ def _kept(record: ModelRecord, classes: dict, db: Database, stale: Path | None) 
     try:
         _keep(record, classes, db)
         if stale and model_id(stale) != record.id:
-            stale.unlink(missing_ok=True)
+            with locked(db.overlay):
+                stale.unlink(missing_ok=True)
+                keep_summaries(db.overlay)
         return ""
     except (OSError, DatabaseError) as e:
         db.hold(record.id, classes)

@@ -17,6 +17,7 @@ from ..records.storage.database import (
     Database, canonical_variants, merged, models_of, proof_of_all, read_analysis)
 from ..records.storage.files import (
     DatabaseError, class_path, class_paths, locked, model_path, read_json, write_json)
+from ..records.storage.summaries import keep_summaries
 from ..records.model import ModelRecord, record_to_json
 
 # %% auto #0
@@ -90,6 +91,7 @@ def store(record: dict, classes: dict, directory: Path) -> None:
                 of = lambda m: proof if m == record["id"] else _proof(model_path(directory, m))
                 write_json(file, analysis_to_json(replace(analysis, verification=_all_of(analysis, of))))
         write_json(path, {**record, "verification": proof})
+        keep_summaries(directory)
 
 # %% ../../nbs/obtain/00_store.ipynb #7c754144
 def store_class(analysis: Analysis, db: Database) -> Path:
@@ -133,3 +135,4 @@ def withdraw(ids: set[str], directory: Path) -> None:
                 _without(path, ids)
         for model in ids:
             model_path(directory, model).unlink(missing_ok=True)
+        keep_summaries(directory)

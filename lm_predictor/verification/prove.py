@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ..records.storage.database import (
-    Database, DatabaseError, doubted, models_of, read_analysis, shipped_directory)
+    Database, DatabaseError, doubted, models_of, read_analysis, read_json, shipped_directory)
 from ..records.storage.executors import completed
-from ..records.storage.files import (
-    class_paths, model_id, model_path, model_paths, read_json, read_text, write_json)
+from ..records.storage.files import class_paths, locked, model_id, model_path, model_paths, write_json
+from ..records.storage.summaries import keep_summaries
 from ..records.model import ModelRecord, RecordError, record_from_json
 from ..formula.tree import FormulaError
 from ..models.matching import fits, has_every_kind, symbol_values, with_layers_of
@@ -320,7 +320,10 @@ def store_verification(path: Path, found: dict, db: Database) -> str:
     try:
         if not os.access(path, os.W_OK):
             raise PermissionError
-        write_json(path, data | {"verification": found} | cases)
+        with locked(db.overlay):
+            write_json(path, data | {"verification": found} | cases)
+            if cases:
+                keep_summaries(db.overlay)
     except OSError:
         return f"the outcome is not stored: {path.parent} cannot be written"
     return ""

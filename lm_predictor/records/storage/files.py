@@ -18,9 +18,9 @@ import zlib
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['MOST', 'PATIENCE', 'PACKED', 'dumps', 'check_regular', 'read_text', 'write_bytes', 'write_text', 'write_json',
-           'DatabaseError', 'read_json', 'check_writable', 'sweep', 'held', 'locked', 'packed_path', 'packed_paths',
-           'model_path', 'model_paths', 'model_id', 'class_path', 'class_paths', 'class_id']
+__all__ = ['MOST', 'PATIENCE', 'PACKED', 'dumps', 'check_regular', 'read_bytes', 'read_text', 'write_bytes', 'write_text',
+           'write_json', 'DatabaseError', 'read_json', 'check_writable', 'sweep', 'held', 'locked', 'packed_path',
+           'packed_paths', 'model_path', 'model_paths', 'model_id', 'class_path', 'class_paths', 'class_id']
 
 # %% ../../../nbs/records/storage/00_files.ipynb #e677aba3
 def dumps(data: object) -> str:
@@ -59,6 +59,12 @@ def _opened(path: Path):
     if (size := os.stat(path).st_size) > MOST:
         raise OSError(errno.EFBIG, f"has {size:,} bytes, more than the {MOST:,} that are read", str(path))
     return open(path, "rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    "The bytes of a regular file of at most 64 MiB; raises OSError, which says what is there"
+    with _opened(path) as f:
+        return f.read()
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
@@ -125,8 +131,7 @@ _PACKERS = {  # the first bytes of a packed file -> its kind, what reads it, and
 
 def _unpacked(path: Path) -> str:
     "The text of a file, packed or not; raises what read_text raises, and _Torn for a broken one"
-    with _opened(path) as f:
-        data = f.read()
+    data = read_bytes(path)
     for start, (kind, made, broken) in _PACKERS.items():
         if data.startswith(start):
             reader = made()

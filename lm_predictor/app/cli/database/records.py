@@ -19,6 +19,7 @@ from ...units import unit
 from ....models.sources.hub import presets
 from ....obtain.build import build, build_items, forget
 from ....records.storage.database import Database, DatabaseError, read_json
+from ....records.storage.summaries import summary
 from ....timing.hardware import hardware_names, load_hardware
 
 # %% auto #0
@@ -62,17 +63,15 @@ def models_command(args) -> int:
     return 0
 
 # %% ../../../../nbs/app/cli/database/03_records.ipynb #7fcf37c4
-def record_row(path: Path, data: dict, place: str) -> list[str]:
+def record_row(path: Path, place: str) -> list[str]:
     "The row of a model's record"
-    proof, classes = data.get("verification", {}), {c[1] for case in data["cases"].values() for c in case["calls"]}
-    return [
-        model_id(path), data["class_name"].rsplit(".", 1)[-1], f"{len(classes)}", f"{len(data['cases'])}",
-        proof.get("status", "unverified"), proof.get("date", ""), place
-    ]
+    found = summary(path)
+    return [model_id(path), found.model, f"{found.classes}", f"{found.cases}", found.status, found.date, place]
 
 
-def class_row(path: Path, data: dict, place: str) -> list[str]:
+def class_row(path: Path, place: str) -> list[str]:
     "The row of a class"
+    data = read_json(path)
     proof, variants = data.get("verification", {}), [data, *data.get("variants", ())]
     return [
         class_id(path), f"{sum(len(v['kernels']) for v in variants)}", f"{len(variants)}",
@@ -91,7 +90,7 @@ def record_rows(db, folder: str, row_of) -> list[list[str]]:
             paths += [p for p in class_paths(db.agent_directory) if p == db.path(class_id(p))]
         for path in paths:
             try:
-                rows.append(row_of(path, read_json(path), place))
+                rows.append(row_of(path, place))
             except (LookupError, ValueError, TypeError, AttributeError) as e:
                 why = e if isinstance(e, DatabaseError) else "see `lm-predictor db check`"
                 rows.append([class_id(path), "", "", "", f"BROKEN: {why}", "", place])
