@@ -118,15 +118,17 @@ def steps(entries):
 
 
 def write(name, folder, units, entries):
-    "Write a device's file; what it has of tables that were not fitted now stays"
+    "Write a device's file; what it has of tables that were not fitted now stays, and what `fit_gpu.py` wrote"
     path, kinds = ROOT / "hardware/calibrated" / f"{name}.json", {e["kind"] for e, _ in entries}
     old = json.loads(path.read_text()) if path.exists() else {}
-    four = list(steps(entries)) or old.get("fits", [])
-    laws = [e for e in old.get("laws", []) if e["kind"] not in kinds] + [e for e, _ in entries]
+    mine = lambda e: e["framework"] not in FRAMEWORKS.values()
+    four = (list(steps(entries)) or [e for e in old.get("fits", []) if not mine(e)]) + [e for e in old.get("fits", []) if mine(e)]
+    laws = [e for e in old.get("laws", []) if e["kind"] not in kinds or mine(e)] + [e for e, _ in entries]
+    host = f'"host_kernel_s": {json.dumps(old["host_kernel_s"])}, ' if "host_kernel_s" in old else ""
     rows = lambda some: ",\n".join("  " + json.dumps(e) for e in some)
     path.write_text(
         f'{{"device": "{name}", "source": "{SOURCE}{folder}", "command": "python benchmarks/fit_kernels.py --write", '
-        f'"units": {units}, "link_bytes_per_s": {LINKS[folder]:.0f}, "fits": [\n{rows(four)}\n], "laws": [\n{rows(laws)}\n]}}\n')
+        f'"units": {units}, "link_bytes_per_s": {LINKS[folder]:.0f}, {host}"fits": [\n{rows(four)}\n], "laws": [\n{rows(laws)}\n]}}\n')
 
 
 def show():
@@ -174,7 +176,7 @@ def overview():
     print("| device | framework |", " | ".join(KINDS), "|\n|---|---|" + "---:|" * len(KINDS))
     for path in sorted((ROOT / "hardware/calibrated").glob("*.json")):
         laws = [e for e in json.loads(path.read_text()).get("laws", ()) if (e["dtype"], e["cache"] or "bfloat16") == ("bfloat16",) * 2]
-        for framework in sorted({e["framework"] for e in laws}):
+        for framework in sorted({e["framework"] for e in laws} & set(FRAMEWORKS.values())):
             cells = []
             for kind in KINDS:
                 some = [e for e in laws if (e["framework"], e["kind"]) == (framework, kind)]

@@ -33,6 +33,7 @@ def test_caches_within_caches_and_small_chunks(name):
     assert len(rows) == 16 and refused == 0 and all(row.equal for row in rows), [r for r in rows if not r.equal]
 
 
+@pytest.mark.slow
 def test_states_beside_the_layers_of_a_cache():
     "MiniMax keeps the states of its linear layers in the cache, but in none of its layers"
     rows, _ = generate_road.rows_of("minimax")

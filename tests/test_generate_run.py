@@ -50,7 +50,7 @@ def failed(checks: list) -> list:
     return [(c.what, c.part) for c in checks if not c.ok]
 
 
-@pytest.mark.parametrize("config", [GRIFFIN, RWKV], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("config", [GRIFFIN, pytest.param(RWKV, marks=pytest.mark.slow)], ids=lambda config: config["model_type"])
 def test_as_they_are(config):
     own, ours = roads(config)
     assert failed(own) == failed(ours) == [] and len(ours) == 4, [c for c in ours if not c.ok]

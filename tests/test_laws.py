@@ -68,7 +68,8 @@ def test_twice_the_work_takes_longer_and_at_most_twice_as_long(name):
              "decode attention": [plain_attention(16, 1, 32, 8, 128, 2**e) for e in range(17)],
              "experts": [spread_evenly(2**e, 8, 128, 2048, 768) for e in range(14)],
              "all-reduce": [AllReduce(8, 2.0**e) for e in range(10, 30)],
-             "convolution": [Stream(2.0**e, 2.0**e, 2**e / 4096) for e in range(12, 32)]}
+             "convolution": [Stream(2.0**e, 2.0**e, 2**e / 4096) for e in range(12, 32)],
+             **dict.fromkeys(("state update", "selective scan", "state space scan"), [Stream(2.0**e, 2.0**e, 0.0) for e in range(12, 32)])}
     for f in (f for f in laws if f.dtype == "bfloat16"):
         times = [f.time(work, c) for work in steps.get(f.kind, [])]
         grows = 4 if f.law == "context attention" else 2  # pairs
@@ -96,8 +97,8 @@ def test_a_step_takes_each_kernel_by_its_own_law():
     ("deepseek-v3", {"seq_len": 512}, {"product", "latent context", "experts"}),
     ("qwen3-30b-a3b", {"seq_len": 512}, {"product", "context attention", "experts"}),
     ("gemma-3-27b-it", {"batch_size": 4, "cache_len": 4096}, {"product", "decode attention"}),
-    ("mamba-2.8b", {"seq_len": 512}, {"product", "convolution"}),
-    ("mamba2-2.7b", {"batch_size": 4, "cache_len": 512}, {"product", "convolution"}),
+    ("mamba-2.8b", {"seq_len": 512}, {"product", "convolution", "selective scan"}),
+    ("mamba2-2.7b", {"batch_size": 4, "cache_len": 512}, {"product", "convolution", "state update"}),
     ("qwen3-next-80b-a3b", {"seq_len": 512}, {"product", "context attention", "experts", "convolution", "chunked scan"}),
     ("qwen3-next-80b-a3b", {"cache_len": 512}, {"product", "decode attention", "experts", "convolution", "recurrent state"}),
 ])

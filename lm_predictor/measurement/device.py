@@ -15,27 +15,33 @@ import torch
 
 from ..formula.caches import cached
 from .fit import NAMES, errors, fit_law, fitted_groups
-from .machine import device_title, memory_bytes, seconds_of
+from .machine import device_title, kernel_seconds, memory_bytes, seconds_of
 from .model import Measurable
 from ..obtain.analyze import analyze
-from ..timing.kernels.calibrated import BATCHED, POINTWISE, PRODUCT, PYTORCH, law
+from lm_predictor.timing.kernels.calibrated import (
+    BATCHED, COPY, POINTWISE, PRODUCT, PYTORCH, REDUCTION, UNLIKE, WIDENING, law
+)
 from ..timing.hardware import hardware_from_dict
 
 # %% auto #0
-__all__ = ['DTYPES', 'TOKENS', 'WEIGHTS', 'HEADS', 'LENGTHS', 'ELEMENTS', 'AHEAD', 'SMALL', 'LEAST', 'MOST', 'Probe', 'probes',
-           'measure_probe', 'launch_seconds', 'Measured', 'bandwidth', 'measure_device', 'entries', 'device_file',
-           'calibrate']
+__all__ = ['DTYPES', 'MOVED', 'TOKENS', 'WEIGHTS', 'HEADS', 'LENGTHS', 'ELEMENTS', 'WIDE', 'LONG', 'MANY', 'AHEAD', 'SMALL',
+           'LEAST', 'MOST', 'Probe', 'probes', 'measure_probe', 'launch_seconds', 'Measured', 'bandwidth',
+           'measure_device', 'entries', 'device_file', 'calibrate']
 
 # %% ../../nbs/measurement/03_device.ipynb #2c88e10f
 DTYPES = {"bfloat16": (torch.bfloat16, "bf16"), "float32": (torch.float32, "fp32")}  # ours -> torch's, the datasheet's
 
 
+# numbers read and written for each element: one and two of a mean and a softmax, three where two bytes become four
+MOVED = {POINTWISE: 3.0, COPY: 2.0, WIDENING: 3.0, UNLIKE: 2.125, REDUCTION: 1.5}
+
+
 @dataclass(frozen=True)
 class Probe:
     "A kernel of which the time is measured"
-    kind: str      # product, batched product or pointwise
+    kind: str      # of a fit: product, batched product, pointwise, copy, widening, unlike operands or reduction
     dtype: str     # bfloat16 or float32
-    shape: tuple   # m, n, k; batch, m, n, k; or the number of elements
+    shape: tuple   # m, n, k; batch, m, n, k; or the number of elements, a multiple of 512
 
     @property
     def group(self) -> str:
@@ -44,14 +50,14 @@ class Probe:
 
     @property
     def flops(self) -> float:
-        return 2.0 * float(np.prod(self.shape)) if self.kind != POINTWISE else float(self.shape[0])
+        return 2.0 * float(np.prod(self.shape)) if self.kind in (PRODUCT, BATCHED) else float(self.shape[0])
 
     @property
     def nbytes(self) -> float:
         "Bytes read and written"
         item = DTYPES[self.dtype][0].itemsize
-        if self.kind == POINTWISE:
-            return 3.0 * item * self.shape[0]
+        if self.kind in MOVED:
+            return MOVED[self.kind] * item * self.shape[0]
         *many, m, n, k = self.shape
         return float(item * (many or [1])[0] * (m * n + m * k + n * k))
 
@@ -62,15 +68,20 @@ WEIGHTS = ((512, 512), (1024, 1024), (1536, 768), (768, 3072), (2048, 2048), (40
 HEADS = ((8, 64), (32, 64), (32, 128), (64, 128))  # heads of all sequences together, their width
 LENGTHS = (32, 128, 512, 1024, 2048)
 ELEMENTS = tuple(2 ** n for n in range(9, 23))
+WIDE = ((6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (128256, 4096))  # weights that a GPU has the time for
+LONG = (4096, 8192)                                 # tokens, likewise
+MANY = tuple(2 ** n for n in range(23, 29))         # elements
 
 
-def probes(dtype: str) -> list[Probe]:
+def probes(dtype: str, gpu: bool = False) -> list[Probe]:
     "All that is measured of a number type: pointwise operators, products of heads, products with weights"
-    found = [Probe(POINTWISE, dtype, (n,)) for n in ELEMENTS]
+    weights, tokens, elements = (WEIGHTS + WIDE, TOKENS + LONG, ELEMENTS + MANY) if gpu else (WEIGHTS, TOKENS, ELEMENTS)
+    kinds = [kind for kind in MOVED if kind != WIDENING or dtype == "bfloat16"]
+    found = [Probe(kind, dtype, (n,)) for kind in kinds for n in elements]
     for heads, width in HEADS:
         for new, old in (*((1, s) for s in LENGTHS), *((s, s) for s in LENGTHS[:4])):
             found += [Probe(BATCHED, dtype, (heads, new, old, width)), Probe(BATCHED, dtype, (heads, new, width, old))]
-    return list(dict.fromkeys([*found, *(Probe(PRODUCT, dtype, (m, n, k)) for n, k in WEIGHTS for m in TOKENS)]))
+    return list(dict.fromkeys([*found, *(Probe(PRODUCT, dtype, (m, n, k)) for n, k in weights for m in tokens)]))
 
 # %% ../../nbs/measurement/03_device.ipynb #a566e23b
 AHEAD = 256 * 2**20  # bytes of weights that take turns
@@ -84,16 +95,27 @@ def _made(device: torch.device, dtype: torch.dtype, *shape) -> torch.Tensor:
 def _weights(device: torch.device, dtype: torch.dtype, n: int, k: int) -> list[torch.Tensor]:
     "Weights that take turns, as many as keep the same one out of a cache"
     first = _made(device, dtype, n, k)
-    return [first, *(first.clone() for _ in range(min(63, AHEAD // (n * k * dtype.itemsize))))]
+    return [first, *(first.clone() for _ in range(min(127, AHEAD // (n * k * dtype.itemsize))))]
 
 
+def _passes(kind: str, a: torch.Tensor, b: torch.Tensor) -> list[Callable]:
+    "Operators of a kind that go over their operands, of shape (tokens, 8, 64), as models have them"
+    one, flat = a[:, :1].contiguous(), a.flatten(1)
+    calls = {POINTWISE: (lambda _: torch.add(a, b), lambda _: torch.mul(a, b)),
+             COPY: (lambda _: a.transpose(0, 1).contiguous(),),
+             WIDENING: (lambda _: a.to(torch.float32),),
+             UNLIKE: (lambda _: torch.mul(a, one), lambda _: torch.add(a, one)),
+             REDUCTION: (lambda _: torch.softmax(flat, -1), lambda _: flat.mean(-1, keepdim=True))}
+    return list(calls[kind])
+
+# %% ../../nbs/measurement/03_device.ipynb #d4e5a6b3
 def _prepared(probe: Probe, device: torch.device) -> list[Callable]:
-    "The calls of a probe with the number of the repetition; several operators where it is pointwise"
+    "The calls of a probe with the number of the repetition; several operators where it is no product"
     dtype = DTYPES[probe.dtype][0]
     made = lambda *shape: _made(device, dtype, *shape)
-    if probe.kind == POINTWISE:
-        a, b = made(probe.shape[0] // 64, 64), made(probe.shape[0] // 64, 64)
-        return [lambda _: torch.add(a, b), lambda _: torch.mul(a, b)]
+    if probe.kind in MOVED:
+        rows = probe.shape[0] // 512
+        return _passes(probe.kind, made(rows, 8, 64), made(rows, 8, 64))
     if probe.kind == BATCHED:
         many, m, n, k = probe.shape
         a, b = made(many, m, k), made(many, k, n)
@@ -106,11 +128,11 @@ def _prepared(probe: Probe, device: torch.device) -> list[Callable]:
 def measure_probe(probe: Probe, device: torch.device, moment: float = 0.05) -> float:
     "Seconds of a kernel"
     calls = _prepared(probe, device)
-    return float(np.mean([seconds_of(call, device, moment / len(calls)) for call in calls]))
+    return float(np.mean([kernel_seconds(call, device, moment / len(calls)) for call in calls]))
 
 # %% ../../nbs/measurement/03_device.ipynb #933d4d02
 SMALL = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
-         "num_key_value_heads": 4, "num_hidden_layers": 8, "vocab_size": 256, "rms_norm_eps": 1e-5,
+         "num_key_value_heads": 4, "num_hidden_layers": 32, "vocab_size": 256, "rms_norm_eps": 1e-5,
          "tie_word_embeddings": False}  # a model that is nearly all host
 
 
@@ -135,10 +157,10 @@ class Measured:
 
 
 def bandwidth(device: torch.device, nbytes: int = 2**29, moment: float = 0.5) -> float:
-    "Bytes per second of a copy, reading and writing"
+    "Bytes per second of a copy, reading and writing; by a kernel, since a graph has slower means of its own for a copy"
     a = torch.zeros(nbytes // 4, dtype=torch.float32, device=device)
     b = torch.ones_like(a)
-    return 2 * nbytes / seconds_of(lambda _: b.copy_(a), device, moment)
+    return 2 * nbytes / kernel_seconds(lambda _: torch.neg(a, out=b), device, moment)
 
 
 def measure_device(
@@ -147,7 +169,7 @@ def measure_device(
     told: Callable = lambda done, of: None,  # is told how many kernels of how many are measured
 ) -> Measured:
     "Measure kernels of a device"
-    rows, best, left = [], {}, [p for dtype in DTYPES for p in probes(dtype)]
+    rows, best, left = [], {}, [p for dtype in DTYPES for p in probes(dtype, device.type == "cuda")]
     with torch.no_grad():
         wide, launch = bandwidth(device), launch_seconds(device)
         end = time.perf_counter() + seconds
@@ -181,15 +203,19 @@ def _entry(kind: str, dtype: str, rows: list, peak: float, wide: float) -> dict:
             "roofline": errors(np.maximum(compute, memory)[held], seconds[held])}
 
 
-def entries(measured: Measured) -> list[dict]:
+def entries(
+    measured: Measured,
+    peaks: dict | None = None,       # number type -> FLOP/s that fits are parts of; without, of the fastest product
+    bandwidth: float | None = None,  # bytes per second, likewise; without, that of a copy
+) -> list[dict]:
     "The fits of all kinds of kernels and number types that were measured often enough"
-    peaks, found = measured.peaks(), []
+    peaks, wide, found = peaks or measured.peaks(), bandwidth or measured.bandwidth, []
     for dtype, (_, short) in DTYPES.items():
-        for kind in (PRODUCT, BATCHED, POINTWISE):
+        for kind in (PRODUCT, BATCHED, *MOVED):
             rows = [(p, s) for p, s in measured.rows if (p.kind, p.dtype) == (kind, dtype)]
             if len(rows) >= 12:
-                peak = peaks["fp32"] if kind == POINTWISE else peaks[short]
-                found.append(_entry(kind, dtype, rows, peak, measured.bandwidth))
+                peak = peaks["fp32"] if kind in MOVED else peaks[short]
+                found.append(_entry(kind, dtype, rows, peak, wide))
     return found
 
 # %% ../../nbs/measurement/03_device.ipynb #9f7b4e25
@@ -205,7 +231,8 @@ def device_file(
     figures = {"memory_bytes": memory_bytes(device), "memory_bandwidth_bytes_per_s": int(measured.bandwidth)}
     source = {**dict.fromkeys(figures, said), **{f"peak_flops_per_s.{t}": said for t in peaks},
               "vector_flops_per_s.fp32": f"{said}: of products in this type"}
-    calibration = {"source": said, "command": "lm-predictor calibrate", "launch_s": {PYTORCH: measured.launch_s},
+    host = "host_kernel_s" if device.type == "cuda" else "launch_s"  # a GPU works while the host goes ahead
+    calibration = {"source": said, "command": "lm-predictor calibrate", host: {PYTORCH: measured.launch_s},
                    "fits": entries(measured)}
     return {"name": name, "title": title, "vendor": "", **figures, "peak_flops_per_s": peaks,
             "vector_flops_per_s": {"fp32": peaks["fp32"]}, "sources": source, "calibration": calibration,

@@ -17,7 +17,7 @@ import torch
 from ..models.config.validation import ModelError
 
 # %% auto #0
-__all__ = ['wait_for', 'seconds_of', 'chosen_device', 'device_title', 'memory_bytes', 'free_bytes']
+__all__ = ['TURNS', 'wait_for', 'seconds_of', 'kernel_seconds', 'chosen_device', 'device_title', 'memory_bytes', 'free_bytes']
 
 # %% ../../nbs/measurement/00_machine.ipynb #239c1744
 def wait_for(device: torch.device) -> None:
@@ -40,6 +40,32 @@ def seconds_of(
         call(len(times))
         wait_for(device)
         times.append(time.perf_counter() - start)
+    return median(times)
+
+# %% ../../nbs/measurement/00_machine.ipynb #d4e5a6b1
+TURNS = 100  # calls of a graph at most
+
+
+def kernel_seconds(
+    call: Callable,        # of the number of the repetition; on a GPU nothing in it may wait for the GPU
+    device: torch.device,
+    moment: float = 0.05,  # seconds for which it is repeated
+) -> float:                # seconds, the median
+    "How long a device takes for a call that follows others: on a GPU without the host"
+    if device.type != "cuda":
+        return seconds_of(call, device, moment)
+    graph, before, after = torch.cuda.CUDAGraph(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+    turns = max(1, min(TURNS, int(moment / 3 / seconds_of(call, device, 0.0))))
+    with torch.cuda.graph(graph):
+        for turn in range(turns):
+            call(turn)
+    times, end = [], time.perf_counter() + moment
+    while len(times) < 3 or time.perf_counter() < end:
+        before.record()
+        graph.replay()
+        after.record()
+        wait_for(device)
+        times.append(before.elapsed_time(after) / 1e3 / turns)
     return median(times)
 
 # %% ../../nbs/measurement/00_machine.ipynb #6bbe1437

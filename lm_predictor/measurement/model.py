@@ -16,7 +16,9 @@ import numpy as np
 import torch
 
 from .machine import device_title, free_bytes, wait_for
+from ..cost.checkpoint.quantized import layers_of
 from ..models.sources.loading import full_config
+from ..models.config.attributes import LAYERS
 from ..models.parts import language_part
 from ..models.config.validation import ModelError
 from ..obtain.analyze import analyze
@@ -27,8 +29,8 @@ from ..tracing.runtime.forward import call, empty_cache, token_ids
 from ..tracing.recording.recorder import Recorder, recording
 
 # %% auto #0
-__all__ = ['BLOCK', 'WIDTHS', 'random_ids', 'Measurable', 'TimedRecorder', 'timed_operators', 'again', 'Row', 'Measurement',
-           'joined', 'shortened', 'check_memory', 'measure', 'renamed']
+__all__ = ['BLOCK', 'CALL', 'WIDTHS', 'random_ids', 'Measurable', 'TimedRecorder', 'kernel_times', 'timed_operators', 'again',
+           'stands_for', 'Row', 'Measurement', 'joined', 'shortened', 'check_memory', 'measure', 'renamed']
 
 # %% ../../nbs/measurement/02_model.ipynb #366dca8f
 BLOCK = 2**20  # random numbers, which all weights repeat
@@ -84,18 +86,25 @@ class Measurable:
             return call(self.model, batch_size, seq_len, cache, all_logits, cache_len, random_ids)
 
 # %% ../../nbs/measurement/02_model.ipynb #2a5c0d64
+CALL = "call "  # the name of a call in a profile, before its number
+
+
 class TimedRecorder(Recorder):
-    "Records every operator with the seconds that it takes"
+    "Records every operator with the seconds that it takes; on a GPU with the number of its call"
 
     def __init__(self, model, device: torch.device):
         super().__init__(model)
         self.device, self.took, self.seconds = device, 0.0, []  # (module path, file, line, seconds)
+        self.calls = 0
 
     def _execute(self, func, args, kwargs):
-        wait_for(self.device)
+        if self.device.type == "cuda":  # the kernels of a call are found by its number
+            self.calls += 1
+            self.took = self.calls
+            with torch.profiler.record_function(f"{CALL}{self.calls}"):
+                return func(*args, **kwargs)
         start = time.perf_counter()
         out = func(*args, **kwargs)
-        wait_for(self.device)
         self.took = time.perf_counter() - start
         return out
 
@@ -107,6 +116,22 @@ class TimedRecorder(Recorder):
             op = events[-1]
             self.seconds.append((self._stack[-1].path, op.file, op.line, self.took))
 
+# %% ../../nbs/measurement/02_model.ipynb #a9c4e1f7
+def kernel_times(events) -> dict:
+    "Number of a call -> seconds of the kernels that it asked for, from the events of PyTorch's profiler"
+    own = (e for e in events if e.name.startswith(CALL) and e.device_type == torch.autograd.DeviceType.CPU)
+    return {int(e.name[len(CALL):]): e.device_time_total / 1e6 for e in own}
+
+
+def _on_gpu(forward: Callable, recorder: TimedRecorder) -> list:
+    "(module path, file, line, seconds of its kernels) of every operator of a forward"
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        forward()
+        wait_for(recorder.device)
+    took = kernel_times(profiled.events())
+    return [(*where, took.get(call, 0.0)) for *where, call in recorder.seconds]
+
 
 def timed_operators(
     measurable: Measurable, batch_size: int, seq_len: int, filled=None, cache_len: int = 0, times: int = 3
@@ -115,9 +140,12 @@ def timed_operators(
     runs = []
     for _ in range(times + 1):
         recorder = TimedRecorder(measurable.model, measurable.device)
-        with recording(measurable.model, recorder):
-            measurable.forward(batch_size, seq_len, again(filled, cache_len), cache_len=cache_len)
-        runs.append(recorder.seconds)
+
+        def forward():
+            with recording(measurable.model, recorder):
+                measurable.forward(batch_size, seq_len, again(filled, cache_len), cache_len=cache_len)
+
+        runs.append(_on_gpu(forward, recorder) if measurable.device.type == "cuda" else forward() or recorder.seconds)
     if len({len(r) for r in runs}) > 1:  # the tokens of a run decide what is executed: the last one stands for all
         return runs[-1]
     return [(*rows[0][:3], float(np.median([row[3] for row in rows[1:]]))) for rows in zip(*runs)]
@@ -126,6 +154,25 @@ def timed_operators(
 def again(cache, cache_len: int):
     "A copy of a filled cache, so that each step begins with the same; None for none"
     return copy.deepcopy(cache) if cache_len else None
+
+# %% ../../nbs/measurement/02_model.ipynb #6984dff3
+_LABEL = re.compile(r"(?<=\.)(\*|\d[\d,.-]*(?:\((\d+)\))?)(?=\.|$)")  # of the layers of a path: *, 0-2, 0,1,2..33(29)
+
+
+def stands_for(paths) -> dict:
+    """Path of a module -> the path of the prediction that stands for it, of layers too that a path names in short.
+
+    A path with * stands for every layer, and is found by its pattern: `model.layers.*.mlp`.
+    """
+    labels = {p: m for p in paths if (m := _LABEL.search(p)) and not m[1].isdigit()}
+    many = lambda m: int(m[2]) if m[2] else len(layers_of(f"x.{m[1]}", 0, {}))
+    rows = {p[:m.end(1)]: many(m) for p, m in labels.items() if m[1] != "*"}
+    rows |= {p[:m.end(1)]: 1 for p in paths if (m := _LABEL.search(p)) and m[1].isdigit()}
+    found = {p: p for p in paths if p not in labels}
+    for path, m in labels.items():
+        if m[1] != "*":
+            found |= dict.fromkeys(layers_of(path, many(m), rows), path)
+    return found
 
 # %% ../../nbs/measurement/02_model.ipynb #8588f6fe
 @dataclass(frozen=True)
@@ -146,6 +193,7 @@ class Measurement:
     times_s: tuple    # of each repetition
     rows: tuple       # of Row, the longest first
     title: str        # of what it ran on
+    alone: bool = False  # whether a row has the time of kernels alone, as on a GPU, or the host's too
 
     @property
     def time_s(self) -> float:
@@ -166,7 +214,7 @@ class Measurement:
                 "measured_10_90_s": [low, high], "predicted_s": self.run.time_s, "roofline_s": self.run.least_s,
                 "between_operators_s": self.between_s, "kernels": [vars(r) for r in self.rows]}
 
-# %% ../../nbs/measurement/02_model.ipynb #6984dff3
+# %% ../../nbs/measurement/02_model.ipynb #d4e5a6b2
 def _pattern(path: str):
     "What matches the module paths that a path with * stands for"
     return re.compile(re.escape(path).replace(r"\*", r"\d+") + "$")
@@ -179,7 +227,8 @@ def joined(run: Run, operators: list) -> tuple:
         row = predicted[k.path, k.source]
         least = k.time_s if k.least_s is None else k.least_s
         row[:] = row[0] + k.count, row[1] + k.count * k.time_s, row[2] + k.count * least
-    patterns, found = [(_pattern(path), path) for path in {path for path, _ in predicted}], {}
+    paths = {path for path, _ in predicted}
+    patterns, found = [(_pattern(path), path) for path in paths if "*" in path], stands_for(paths)
     for path, file, line, seconds in operators:
         if path not in found:
             found[path] = next((p for pattern, p in patterns if pattern.match(path)), path)
@@ -197,11 +246,13 @@ def shortened(name: str, config: dict, layers: int | None) -> tuple[str, dict]:
     config = language_part(config)[0]
     if layers is None:
         return name, config
-    has = config.get("num_hidden_layers")
-    if not isinstance(has, int) or not 1 <= layers <= has:
+    key = next((k for k in LAYERS if isinstance(config.get(k), int)), None)
+    if key is None:
+        raise ModelError(f"--layers needs a config that says how many it has; {name} has none of {', '.join(LAYERS)}")
+    if not 1 <= layers <= (has := config[key]):
         raise ModelError(f"--layers is from 1 to {has}, the layers of {name}, not {layers}")
     kinds = {"layer_types": config["layer_types"][:layers]} if config.get("layer_types") else {}
-    return f"{name}, {layers} of {has} layers", {**config, "num_hidden_layers": layers, **kinds}
+    return f"{name}, {layers} of {has} layers", {**config, key: layers, **kinds}
 
 
 def check_memory(cost, device: torch.device, w_bits: int) -> None:
@@ -253,9 +304,10 @@ def measure(
     times = _timed(found, w, moment)
     filled = found.cache(w.batch_size, w.cache_len)
     operators = timed_operators(found, w.batch_size, w.seq_len, filled, w.cache_len)
-    return Measurement(renamed(run, name), tuple(times), joined(run, operators), device_title(device))
+    return Measurement(renamed(run, name), tuple(times), joined(run, operators), device_title(device),
+                       device.type == "cuda")
 
-
+# %% ../../nbs/measurement/02_model.ipynb #d4e5a6b4
 def renamed(run: Run, name: str) -> Run:
     "A run of a model under another name"
     return replace(run, model=name)

@@ -11,18 +11,21 @@ from pathlib import Path
 
 import numpy as np
 
+from ..cost.rules.functions import RULES
+from ..cost.rules.operators import Operand, dense
 from .fit import errors, fit_parameters, fitted_groups
 from ..timing.laws.attention import DECODE, PROMPT, SHARED, SHARED_DECODE, Attention, plain_attention
 from ..timing.laws.collective import COLLECTIVE, AllReduce
 from ..timing.laws.experts import EXPERTS, spread_evenly
 from ..timing.laws.law import Chip, Law
 from ..timing.laws.product import PRODUCT, PRODUCT_BY_ROWS, Product
+from ..timing.kernels.calibrated import STREAMS
 from ..timing.laws.stream import STREAM, Stream
 
 # %% auto #0
 __all__ = ['BYTES', 'MIXED', 'CHUNK', 'FEWEST', 'MOST', 'ALIKE', 'NEARER', 'TABLES', 'FRAMEWORKS', 'numeric_rows', 'Measured',
-           'taken', 'products', 'attentions', 'latents', 'experts', 'linears', 'sums', 'possible', 'divided', 'nearest',
-           'fitted', 'releases', 'measured_rows']
+           'taken', 'products', 'attentions', 'latents', 'experts', 'linears', 'sums', 'state_spaces', 'possible',
+           'divided', 'nearest', 'fitted', 'releases', 'measured_rows']
 
 # %% ../../nbs/measurement/04_tables.ipynb #07f21f6b
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}  # of a number, scales and all
@@ -189,6 +192,39 @@ def sums(table) -> Iterator[Measured]:
             yield Measured(COLLECTIVE, "all-reduce", kernel, "bfloat16", "", "", work, 0 * moved, moved,
                            _number(part.latency) / 1e3, groups)
 
+# %% ../../nbs/measurement/04_tables.ipynb #c3a1f0b3
+def _call(name: str, r: dict) -> tuple[dict, float]:
+    "The operands of a call of Mamba's kernels, and the bytes of them that it reads and writes; numbers of 16 bits"
+    b, n = r["batch"], r["state"]
+    if name == "selective_scan_fn":
+        t, c = r["tokens"], r["channels"]
+        given = {"u": dense(b, c, t), "A": dense(c, n), "D": dense(c), "z": dense(b, c, t), "delta_bias": dense(c)}
+        return given | {"delta_softplus": 1}, 2 * (4 * b * c * t + 2 * b * n * t) + 4 * (c * n + 2 * c)
+    h, p, g = r["heads"], r["head_dim"], r["groups"]
+    if name == "mamba_chunk_scan_combined":
+        t = r["tokens"]
+        given = {"x": dense(b, t, h, p), "B": dense(b, t, g, n), "D": dense(h), "dt_bias": dense(h), "dt_softplus": 1}
+        return given | {"chunk_size": r["chunk_size"]}, 2 * b * t * (2 * h * p + 2 * g * n + h) + 4 * b * h * p * n
+    tied = r["tied"]  # one step and decay for each head
+    given = {"state": dense(b, h, p, n), "dt": Operand((b, h, p), b * h if tied else b * h * p), "D": dense(h, p),
+             "z": None if tied else dense(b, h, p), "dt_bias": dense(h, p), "dt_softplus": 1}
+    vectors = 2 * b * h * p + (b * h if tied else 2 * b * h * p) + 2 * b * g * n
+    return given, 8 * b * h * p * n + 2 * vectors + 4 * (3 * h if tied else h * p * (n + 2))
+
+
+def state_spaces(rows: list[dict]) -> Iterator[Measured]:
+    "Scans and updates of Mamba's states, a function at a time; rows: of the file of `benchmarks/gpu_recurrent.py`"
+    kinds = {name: kind for kind, names in STREAMS.items() for name in names}
+    for name in dict.fromkeys(r["function"] for r in rows):
+        own = [r for r in rows if r["function"] == name]
+        calls = [(RULES[name](given, 2), moved) for given, moved in (_call(name, r) for r in own)]
+        flops = np.array([float(work.matrix or work.lanes) for work, _ in calls])
+        nbytes = np.array([float(moved + work.read + work.write) for work, moved in calls])
+        sizes = ("channels", "heads", "head_dim", "groups", "state", "chunk_size")
+        groups = np.array([",".join(str(r.get(s, "")) for s in sizes) for r in own])
+        work, seconds = Stream(flops, nbytes, 0 * flops, 0 * flops), np.array([r["seconds"] for r in own])
+        yield Measured(STREAM, kinds[name], name, "bfloat16", "", "", work, flops, nbytes, seconds, groups)
+
 # %% ../../nbs/measurement/04_tables.ipynb #b4cb319a
 def possible(measured: Measured, chip: Chip) -> np.ndarray:
     "Which rows can be: none does more than the peak, or moves more than the bandwidth where it does not fit the cache"
@@ -198,7 +234,8 @@ def possible(measured: Measured, chip: Chip) -> np.ndarray:
 
 
 # rows that are fitted, and that are held out, at least; 60 of other kinds
-FEWEST = {"all-reduce": 8, "convolution": 8, "recurrent state": 8, "chunked scan": 8, "experts": 24}
+FEWEST = {"all-reduce": 8, "convolution": 8, "recurrent state": 8, "chunked scan": 8, "experts": 24, "state update": 8,
+          "selective scan": 8, "state space scan": 8}
 MOST = 1200  # rows that are fitted at most, drawn with a fixed seed
 
 

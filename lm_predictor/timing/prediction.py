@@ -100,7 +100,7 @@ class Run:
     rewrites: tuple[RewriteRow, ...] = ()  # what `engine` changed, in the order in which it did
     quantization: str = ""  # what of the config's quantization was applied: `fp8`, `nvfp4 (modelopt)`
     framework: str = ""  # whose measured kernels time it; empty: the roofline does
-    host_s: float = 0.0  # of every step, what the framework's host takes
+    host_s: float = 0.0  # of every step, what the framework's host adds
     interval: tuple | None = None  # between which parts of the time 80 % of the measured ones are
 
     def on(self, hardware, framework: str | None = None) -> Run:
@@ -119,7 +119,7 @@ class Run:
             least.append((k, kernel_time(k.flops, k.matmul_flops, k.read_bytes + k.write_bytes, device, dtype), dtype))
         rows = times.rows(least, w.kv_bits) if times else [
             replace(k, time_s=t.time_s, bound=t.bound) for k, t, _ in least]
-        total = math.fsum([host := times.host_s if times else 0.0, *(k.time_s * k.count for k in rows)])
+        total = math.fsum([host := times.host_s(rows) if times else 0.0, *(k.time_s * k.count for k in rows)])
         lacking = sorted({k.multiplies for k in rows} - {"", *dict(device.peaks)})
         said = [f"{device.title} multiplies no {t}: its products are timed at {weights}" for t in lacking]
         notes = (*self.notes, *said, *(times.notes(self.execution) if times else ()))

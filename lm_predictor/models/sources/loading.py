@@ -32,6 +32,14 @@ def _in_words(text: str) -> str:
     "The message of a config class without the types of Python"
     return re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text).replace("NoneType", "null")
 
+
+def _unknown(e: KeyError, config: dict) -> str:
+    "What a config class looked up and does not know, with the key of the config that has it"
+    what = e.args[0] if e.args else ""
+    within = lambda v: isinstance(v, (str, list)) and isinstance(what, str) and what in v
+    has = next((k for k, v in config.items() if within(v)), "a key")
+    return f"{has} has {str(what)[:60]!r}, which the config class of {config['model_type']} does not know"
+
 # %% ../../../nbs/models/sources/02_loading.ipynb #629c760c
 def _code_of(full) -> str:
     "The source of the model of a config of transformers; empty without one"
@@ -72,7 +80,7 @@ def full_config(config: dict):
     try:
         full = with_head_dim(AutoConfig.for_model(**{k: v for k, v in config.items() if k != "auto_map"}))
     except Exception as e:  # config classes raise many kinds; the last sentence says what is wrong
-        wrong = " ".join(str(e).split()).rpartition("Error: ")[2]
+        wrong = _unknown(e, config) if isinstance(e, KeyError) else " ".join(str(e).split()).rpartition("Error: ")[2]
         raise ModelError(f"config: {_in_words(wrong)[:300]}") from None
     try:
         check_numbers(type(full)().to_dict())

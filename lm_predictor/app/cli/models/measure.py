@@ -69,7 +69,7 @@ def _print_fits(found: dict) -> None:
     "What was measured of a machine, and how far its fits are off on shapes that they have not seen"
     peaks = ", ".join(f"{name} {flops / 1e12:.4g} TFLOP/s" for name, flops in found["peak_flops_per_s"].items())
     calibration = found["calibration"]
-    [launch] = calibration["launch_s"].values()
+    [launch] = (calibration.get("launch_s") or calibration["host_kernel_s"]).values()
     wide = f"{found['memory_bandwidth_bytes_per_s'] / 1e9:.4g} GB/s"
     print_lines([[found["title"], peaks, wide, f"{readable(launch)} of the host for each operator"]])
     fits = calibration["fits"]
@@ -155,7 +155,8 @@ def print_measurement(found) -> None:
     ], [""] * len(rows))
     if len(found.rows) > ROWS:
         print(f"{len(found.rows) - ROWS} more lines: --format json")
-    print("a row: the operators of one line, of all layers together; measured one by one, the host's time included")
+    how = "their kernels alone, without the host" if found.alone else "measured one by one, the host's time included"
+    print(f"a row: the operators of one line, of all layers together; {how}")
 
 # %% ../../../../nbs/app/cli/models/03_measure.ipynb #9c754443
 COMMANDS = {"calibrate": Command(calibrate_command, (calibrate_options,)),
