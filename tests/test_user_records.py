@@ -38,6 +38,7 @@ def user(traced, tmp_path, monkeypatch):
     shutil.copytree(traced / "db", tmp_path / "db")
     shutil.copy(traced / "config.json", tmp_path)
     monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "db"))
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow list has several lines for each record
     return tmp_path
 
 
