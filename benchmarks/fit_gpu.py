@@ -8,8 +8,8 @@ The files in benchmarks/measured say on which device, with which versions and by
 operators that go straight over their numbers are fitted to half of their shapes. Copies into another order, numbers that
 become wider, operands of unlike shapes and reductions were not measured by themselves there: they take the launch of the
 straight ones, and the part of the bandwidth that they reach in one layer of one model, by the counters of the device;
-their errors are those of the lines of other models that have some of the kind, and no product. The kernels of Mamba are fitted by every second
-width, and are those of all frameworks; an H100 takes the same laws at its own peaks.
+their errors are those of the lines of other models that have some of the kind, and no product. The kernels of Mamba are
+fitted by every second width, and are those of all frameworks; an H100 takes the same laws at its own peaks.
 """
 import argparse
 import json
@@ -58,9 +58,14 @@ def of_kernels() -> tuple[list, float]:
     return [e | {"version": data["torch"]} for e in found], data["host_kernel_s"]
 
 
+def counted_layer() -> dict:
+    "The layer whose kernels were counted"
+    return next(r for r in read("h200_counters.json")["rows"] if "|" in r["name"])
+
+
 def of_a_layer() -> list:
-    "(our kernel, the seconds of the device's) of the layer whose kernels were counted, in the order in which they run"
-    counted = next(r for r in read("h200_counters.json")["rows"] if "|" in r["name"])
+    "(our kernel, the seconds of the device's) of that layer, in the order in which they run"
+    counted = counted_layer()
     name, batch, new, old = counted["name"].split("|")
     run = analyze(name).at(batch_size=int(batch), seq_len=int(new), cache_len=int(old), execution="eager")
     ours = [k for k in run.kernels if k.path.startswith("model.layers.")]
@@ -68,31 +73,28 @@ def of_a_layer() -> list:
     return [(k, c["seconds"]) for k, c in zip(ours, counted["kernels"])]
 
 
-def lines(but: str) -> list:
-    "(our kernels of a line, its measured seconds) of the models whose lines were timed, without one model"
-    out = []
-    for r in read("h200_models.json")["rows"]:
-        name = r["model"].partition(",")[0]
-        if "lines" not in r or name == but:
-            continue
-        run, by = analyze(name).at(execution="eager", **{n: r[n] for n in ("batch_size", "seq_len", "cache_len")}), defaultdict(list)
-        whole = "," not in r["model"]  # fewer layers were built else, and counts are those of all
+def lines() -> list:
+    "(our kernels of a line, its measured seconds) of the models whose lines were timed with all layers, but for that layer's"
+    out, seen = [], counted_layer()["name"].partition("|")[0]
+    for r in (r for r in read("h200_models.json")["rows"] if "lines" in r and "," not in r["model"] and r["model"] != seen):
+        run, by = analyze(r["model"]).at(execution="eager", **{n: r[n] for n in ("batch_size", "seq_len", "cache_len")}), defaultdict(list)
         for k in run.kernels:
             by[k.path, k.source].append(k)
-        out += [(by[path, source], s) for path, source, s in r["lines"] if whole and by[path, source]]
+        out += [(by[path, source], s) for path, source, s in r["lines"] if by[path, source]]
     return out
 
 
-def of_lines(straight: dict) -> list:
-    "Entries of the kinds that were measured within a layer alone; straight: the entry of pointwise kernels"
+def of_lines(known: list) -> list:
+    "Entries of the kinds that were measured within a layer alone; known: those of the others"
+    straight = next(e for e in known if (e["kind"], e["dtype"]) == (POINTWISE, "bfloat16"))
     device, launch = load_hardware(DEVICE), straight["launch_s"]
     memory_s = lambda k: (k.read_bytes + k.write_bytes) / device.memory_bandwidth
     layer, parts, many = of_a_layer(), {POINTWISE: straight["memory"]}, {}
-    for kind in (COPY, WIDENING, UNLIKE, REDUCTION):
+    for kind in (kind for kind in (COPY, WIDENING, UNLIKE, REDUCTION) if kind not in {e["kind"] for e in known}):
         own = [(memory_s(k), s) for k, s in layer if kind_of(k) == kind and memory_s(k) > launch]
         parts[kind], many[kind] = float(f"{median(m / (s - launch) for m, s in own):.4g}"), len(own)
     time = lambda k: law(launch, straight["compute"], parts[kind_of(k)], straight["power"], 0.0, memory_s(k))
-    others = [(ks, s) for ks, s in lines(read_name()) if {kind_of(k) for k in ks} <= parts.keys()]
+    others = [(ks, s) for ks, s in lines() if {kind_of(k) for k in ks} <= parts.keys()]
     out = []
     for kind, used in many.items():
         has = [(ks, s) for ks, s in others if kind in map(kind_of, ks)]
@@ -101,11 +103,6 @@ def of_lines(straight: dict) -> list:
         out.append(straight | {"kind": kind, "memory": parts[kind], "fitted_rows": used, "held_out_rows": len(has),
                                "held_out": errors(said, took), "roofline": errors(least, took)})
     return out
-
-
-def read_name() -> str:
-    "The model whose layer was counted"
-    return next(r["name"] for r in read("h200_counters.json")["rows"] if "|" in r["name"]).partition("|")[0]
 
 
 def products(kernels: list) -> Measured:
@@ -167,7 +164,7 @@ def main() -> None:
     if args.measure:
         return measure(args.measure)
     kernels, host = of_kernels()
-    pytorch = kernels + of_lines(next(e for e in kernels if (e["kind"], e["dtype"]) == (POINTWISE, "bfloat16")))
+    pytorch = kernels + of_lines(kernels)
     laws = [of_products(), *of_mamba(DEVICE)]
     for e in pytorch + laws:
         print(f"{e['kind']:18} {e['dtype']:9} fitted {e['fitted_rows']:4}, held out {e['held_out_rows']:4}: mean {e['held_out']['mape']:5.1f} %, "

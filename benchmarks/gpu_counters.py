@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_counters.py --out counters.json     # needs a CUDA device and Nsight Compute (ncu)
 
-Ten kernels, and the layers of two models, each run once under `ncu`: bytes that DRAM reads and writes, and floating-point
+Eleven kernels, and the layers of two models, each run once under `ncu`: bytes that DRAM reads and writes, and floating-point
 operations of the matrix unit and of the lanes. The caches are emptied before each kernel. What the program runs is divided
 by a kernel that does nothing but wait.
 """
@@ -30,7 +30,7 @@ TOKENS, WIDTH, INNER, HEADS, HEAD, PAST = 2048, 4096, 14336, 32, 128, 4096
 
 
 def kernels() -> dict:
-    "Name -> call of each of the ten"
+    "Name -> call of each of the eleven"
     made = lambda *shape: torch.randn(shape, device="cuda").to(torch.bfloat16)
     x, one, weight = made(8192, WIDTH), made(16, WIDTH), made(INNER, WIDTH)
     q, k = made(HEADS, TOKENS, HEAD), made(HEADS, HEAD, TOKENS)

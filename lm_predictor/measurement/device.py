@@ -18,14 +18,13 @@ from .fit import NAMES, errors, fit_law, fitted_groups
 from .machine import device_title, kernel_seconds, memory_bytes, seconds_of
 from .model import Measurable
 from ..obtain.analyze import analyze
-from lm_predictor.timing.kernels.calibrated import (
-    BATCHED, COPY, POINTWISE, PRODUCT, PYTORCH, REDUCTION, UNLIKE, WIDENING, law
-)
+from ..timing.kernels.calibrated import BATCHED, COPY, POINTWISE, PRODUCT, PYTORCH
+from ..timing.kernels.calibrated import REDUCTION, UNLIKE, WIDENING, law
 from ..timing.hardware import hardware_from_dict
 
 # %% auto #0
-__all__ = ['DTYPES', 'MOVED', 'TOKENS', 'WEIGHTS', 'HEADS', 'LENGTHS', 'ELEMENTS', 'WIDE', 'LONG', 'MANY', 'AHEAD', 'SMALL',
-           'LEAST', 'MOST', 'Probe', 'probes', 'measure_probe', 'launch_seconds', 'Measured', 'bandwidth',
+__all__ = ['DTYPES', 'MOVED', 'TOKENS', 'WEIGHTS', 'HEADS', 'LENGTHS', 'ELEMENTS', 'WIDE', 'LONG', 'MANY', 'CROWDS', 'AHEAD',
+           'SMALL', 'LEAST', 'MOST', 'Probe', 'probes', 'measure_probe', 'launch_seconds', 'Measured', 'bandwidth',
            'measure_device', 'entries', 'device_file', 'calibrate']
 
 # %% ../../nbs/measurement/03_device.ipynb #2c88e10f
@@ -71,6 +70,7 @@ ELEMENTS = tuple(2 ** n for n in range(9, 23))
 WIDE = ((6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (128256, 4096))  # weights that a GPU has the time for
 LONG = (4096, 8192)                                 # tokens, likewise
 MANY = tuple(2 ** n for n in range(23, 29))         # elements
+CROWDS = ((512, 128), (2048, 128))                  # heads of many sequences that decode together, their width
 
 
 def probes(dtype: str, gpu: bool = False) -> list[Probe]:
@@ -78,8 +78,8 @@ def probes(dtype: str, gpu: bool = False) -> list[Probe]:
     weights, tokens, elements = (WEIGHTS + WIDE, TOKENS + LONG, ELEMENTS + MANY) if gpu else (WEIGHTS, TOKENS, ELEMENTS)
     kinds = [kind for kind in MOVED if kind != WIDENING or dtype == "bfloat16"]
     found = [Probe(kind, dtype, (n,)) for kind in kinds for n in elements]
-    for heads, width in HEADS:
-        for new, old in (*((1, s) for s in LENGTHS), *((s, s) for s in LENGTHS[:4])):
+    for heads, width in HEADS + CROWDS * gpu:
+        for new, old in (*((1, s) for s in LENGTHS), *((s, s) for s in LENGTHS[:4] if heads <= 64)):
             found += [Probe(BATCHED, dtype, (heads, new, old, width)), Probe(BATCHED, dtype, (heads, new, width, old))]
     return list(dict.fromkeys([*found, *(Probe(PRODUCT, dtype, (m, n, k)) for n, k in weights for m in tokens)]))
 
@@ -229,6 +229,8 @@ def device_file(
     name = name or re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
     said = f"measured by `lm-predictor calibrate` with PyTorch {torch.__version__}"
     figures = {"memory_bytes": memory_bytes(device), "memory_bandwidth_bytes_per_s": int(measured.bandwidth)}
+    if device.type == "cuda":  # above it nothing is read faster than from memory
+        figures["l2_cache_bytes"] = torch.cuda.get_device_properties(device).L2_cache_size
     source = {**dict.fromkeys(figures, said), **{f"peak_flops_per_s.{t}": said for t in peaks},
               "vector_flops_per_s.fp32": f"{said}: of products in this type"}
     host = "host_kernel_s" if device.type == "cuda" else "launch_s"  # a GPU works while the host goes ahead

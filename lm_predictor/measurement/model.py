@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .machine import device_title, free_bytes, wait_for
-from ..cost.checkpoint.quantized import layers_of
+from ..cost.checkpoint.quantized import LABEL, layers_of
 from ..models.sources.loading import full_config
 from ..models.config.attributes import LAYERS
 from ..models.parts import language_part
@@ -156,18 +156,15 @@ def again(cache, cache_len: int):
     return copy.deepcopy(cache) if cache_len else None
 
 # %% ../../nbs/measurement/02_model.ipynb #6984dff3
-_LABEL = re.compile(r"(?<=\.)(\*|\d[\d,.-]*(?:\((\d+)\))?)(?=\.|$)")  # of the layers of a path: *, 0-2, 0,1,2..33(29)
-
-
 def stands_for(paths) -> dict:
     """Path of a module -> the path of the prediction that stands for it, of layers too that a path names in short.
 
     A path with * stands for every layer, and is found by its pattern: `model.layers.*.mlp`.
     """
-    labels = {p: m for p in paths if (m := _LABEL.search(p)) and not m[1].isdigit()}
+    labels = {p: m for p in paths if (m := LABEL.search(p)) and not m[1].isdigit()}
     many = lambda m: int(m[2]) if m[2] else len(layers_of(f"x.{m[1]}", 0, {}))
     rows = {p[:m.end(1)]: many(m) for p, m in labels.items() if m[1] != "*"}
-    rows |= {p[:m.end(1)]: 1 for p in paths if (m := _LABEL.search(p)) and m[1].isdigit()}
+    rows |= {p[:m.end(1)]: 1 for p in paths if (m := LABEL.search(p)) and m[1].isdigit()}
     found = {p: p for p in paths if p not in labels}
     for path, m in labels.items():
         if m[1] != "*":

@@ -18,8 +18,8 @@ from ...records.graph import Graph, Node, Read, Tensor
 from ...records.model import ModelRecord
 
 # %% auto #0
-__all__ = ['Matrices', 'matrices', 'layers_of', 'Stored', 'stored_weights', 'quantized', 'quantize_inputs', 'about_quantization',
-           'QuantizedGraph', 'quantized_graph']
+__all__ = ['LABEL', 'Matrices', 'matrices', 'layers_of', 'Stored', 'stored_weights', 'quantized', 'quantize_inputs',
+           'about_quantization', 'QuantizedGraph', 'quantized_graph']
 
 # %% ../../../nbs/cost/checkpoint/00_quantized.ipynb #3dc29219
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def matrices(graph: Graph, node: Node, tensor: int, values: dict) -> Matrices | 
     return None
 
 # %% ../../../nbs/cost/checkpoint/00_quantized.ipynb #43d53b41
-_LABEL = re.compile(r"(?:^|\.)(\*|\d[\d,.\-]*(?:\(\d+\))?)(?=\.|$)")
+LABEL = re.compile(r"(?:^|\.)(\*|\d[\d,.\-]*(?:\((\d+)\))?)(?=\.|$)")  # of a path's layers: *, 0-2, 0,1,2..33(29)
 
 
 def _spelt(label: str, times: int) -> list[int] | None:
@@ -65,13 +65,13 @@ def layers_of(path: str, times: int, rows: dict[str, int]) -> list[str]:
 
     times: how many they are. rows: path -> how many, of all rows of a record.
     """
-    label = _LABEL.search(path)
+    label = LABEL.search(path)
     if label is None:
         return [path]
     start, end = path[:label.start(1)], path[label.end(1):]
     numbers = _spelt(label[1], times)
     if numbers is None:
-        labels = {p: m[1] for p in rows if (m := _LABEL.search(p))}
+        labels = {p: m[1] for p in rows if (m := LABEL.search(p))}
         others = {labels[p]: n for p, n in rows.items() if p in labels and p == start + labels[p]}
         known = [_spelt(other, n) or [] for other, n in others.items() if other != label[1]]
         taken = {n for part in known for n in part}
@@ -244,7 +244,7 @@ def quantize_inputs(
 # %% ../../../nbs/cost/checkpoint/00_quantized.ipynb #cceddbae
 def _inside(path: str) -> str:
     "A module's name without its layer: `self_attn.q_proj`"
-    label = _LABEL.search(path)
+    label = LABEL.search(path)
     return path[label.end(1):].lstrip(".") if label else path
 
 

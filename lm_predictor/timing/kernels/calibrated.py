@@ -260,6 +260,19 @@ def bound_of(fit: LawFit, work, chip: Chip, apart: bool = False) -> str:
     parts["latency"] = 1 - sum(parts.values())
     return max(parts, key=parts.get)
 
+# %% ../../../nbs/timing/kernels/01_calibrated.ipynb #8f2fe1b2
+def _median(fits: list) -> KernelFit:
+    "The fit whose parameters are the medians of several"
+    middle = {name: median(getattr(f, name) for f in fits) for name in _PARAMETERS}
+    return replace(fits[0], **middle, version="", fitted_rows=0, held_out_rows=0, held_out={}, roofline={})
+
+
+def _uncalibrated(hardware: Hardware, own: Calibration | None, framework: str) -> HardwareError:
+    "What is said of a framework that a device was not measured with"
+    has = ", ".join(own.frameworks) if own else "none"
+    how = "; `lm-predictor calibrate` measures the machine that it runs on" if framework == PYTORCH else ""
+    return HardwareError(f"{hardware.title} is not calibrated for {framework}; it is for {has}{how}")
+
 # %% ../../../nbs/timing/kernels/01_calibrated.ipynb #80d43690
 def _fits(c: Calibration, framework: str, kind: str, dtype: str) -> list:
     "The fits of a kind of kernel of a framework on a device: one, or none; of 16 bits where there are no others"
@@ -342,13 +355,7 @@ class StepTimes:
         device = self.hardware
         return Chip(device.peak(dtype), device.memory_bandwidth, self.units, device.l2_cache_bytes or 0)
 
-# %% ../../../nbs/timing/kernels/01_calibrated.ipynb #8f2fe1b2
-def _median(fits: list) -> KernelFit:
-    "The fit whose parameters are the medians of several"
-    middle = {name: median(getattr(f, name) for f in fits) for name in _PARAMETERS}
-    return replace(fits[0], **middle, version="", fitted_rows=0, held_out_rows=0, held_out={}, roofline={})
-
-
+# %% ../../../nbs/timing/kernels/01_calibrated.ipynb #d4e5a6b7
 @cached()
 def step_times(
     hardware: Hardware,
@@ -363,11 +370,10 @@ def step_times(
     if own is None and hardware.name in SIBLINGS and name != PYTORCH:
         sibling, units = SIBLINGS[hardware.name]
         own, sibling = replace(_shipped()[sibling], units=units), load_hardware(sibling).title
-    fits = [f for c in ([own] if own else _shipped().values()) for f in _fits(c, name, PRODUCT, dtype)]
+    alike = () if name == PYTORCH else _shipped().values()  # PyTorch's host is the machine's: no other's stands for it
+    fits = [f for c in ([own] if own else alike) for f in _fits(c, name, PRODUCT, dtype)]
     if not fits:
-        has = ", ".join(own.frameworks) if own else "none"
-        how = "; `lm-predictor calibrate` measures the machine that it runs on" if name == PYTORCH else ""
-        raise HardwareError(f"{hardware.title} is not calibrated for {name}; it is for {has}{how}")
+        raise _uncalibrated(hardware, own, name)
     host = dict(own.host_kernel_s).get(name, 0.0) if own else 0.0
     launch = dict(own.launch_s).get(name, LAUNCH_S) if own else LAUNCH_S
     in_step = lambda f: f if host else replace(f, launch_s=launch)  # without the host a launch was measured in a graph
