@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import time
 from collections import defaultdict
@@ -29,8 +30,8 @@ from ..tracing.runtime.forward import call, empty_cache, token_ids
 from ..tracing.recording.recorder import Recorder, recording
 
 # %% auto #0
-__all__ = ['BLOCK', 'CALL', 'WIDTHS', 'random_ids', 'Measurable', 'TimedRecorder', 'kernel_times', 'timed_operators', 'again',
-           'stands_for', 'Row', 'Measurement', 'joined', 'shortened', 'check_memory', 'measure', 'renamed']
+__all__ = ['BLOCK', 'CALL', 'WIDTHS', 'random_ids', 'Measurable', 'TimedRecorder', 'kernel_times', 'profiled', 'timed_operators',
+           'again', 'stands_for', 'Row', 'Measurement', 'joined', 'shortened', 'check_memory', 'measure', 'renamed']
 
 # %% ../../nbs/measurement/02_model.ipynb #366dca8f
 BLOCK = 2**20  # random numbers, which all weights repeat
@@ -123,16 +124,26 @@ def kernel_times(events) -> dict:
     return {int(e.name[len(CALL):]): e.device_time_total / 1e6 for e in own}
 
 
+def profiled(forward: Callable) -> list:
+    "The events of a call by PyTorch's profiler, whose own lines on the terminal are left out"
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read where it begins; below 6 it prints that it began and ended
+    from torch.profiler import ProfilerActivity, profile
+    gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    with profile(activities=[ProfilerActivity.CPU, *gpu]) as events:
+        forward()
+    return events.events()
+
+
 def _on_gpu(forward: Callable, recorder: TimedRecorder) -> list:
     "(module path, file, line, seconds of its kernels) of every operator of a forward"
-    from torch.profiler import ProfilerActivity, profile
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+    def whole():
         forward()
         wait_for(recorder.device)
-    took = kernel_times(profiled.events())
+
+    took = kernel_times(profiled(whole))
     return [(*where, took.get(call, 0.0)) for *where, call in recorder.seconds]
 
-
+# %% ../../nbs/measurement/02_model.ipynb #5d1f0c3a
 def timed_operators(
     measurable: Measurable, batch_size: int, seq_len: int, filled=None, cache_len: int = 0, times: int = 3
 ) -> list:
