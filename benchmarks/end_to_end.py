@@ -23,6 +23,7 @@ import pandas as pd
 from lm_predictor import analyze
 from lm_predictor.timing.kernels.calibrated import DENSE, LAUNCH_S, ROUTED, calibration, chosen, in_attention, in_step, interval_of, step_times, usual
 from lm_predictor.timing.hardware import HardwareError, load_hardware
+from lm_predictor.timing.laws import fitted
 from lm_predictor.timing.laws.attention import Attention
 from lm_predictor.timing.laws.collective import AllReduce
 from lm_predictor.timing.laws.experts import Grouped
@@ -50,6 +51,7 @@ SIZE = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 BLOCKS = ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "zhipuai/GLM-5", "MiniMaxAI/MiniMax-M2.5",
           "Qwen/Qwen3-235B-A22B-FP8", "Qwen/Qwen3.5-397B-A17B")
 USED = 0.9  # of a device's memory, the default of vLLM's gpu_memory_utilization
+PULL = 0.2  # towards no factor and no constant, in the fit of the two
 CACHED = 1.0  # what the cache is faster than the memory, for kernels that only go over their numbers and fit half of it
 LOCAL = ("q_a_proj", "kv_a_proj", "indexer", ".gate", "router")  # weights that every GPU has whole
 INPUT = ("o_proj", "down_proj", "out_proj")  # products whose inputs are divided, and not their results
@@ -171,7 +173,7 @@ def step(row, device, framework, batch_size, seq_len, cache_len, types):
     w_bits, peak, multiplied, moe, kv_bits, moe_sizes = types
     times, tp = step_times(device, framework), int(row.tp_size)
     peak = peak if peak in dict(device.peaks) else "bf16"
-    held, least, layers = [times.host_s], [], 0
+    held, least, layers = [times.host_s()], [], 0
     for k, work in kernels(MODELS[row.model_path], w_bits, kv_bits, batch_size, seq_len, cache_len):
         layers += k.count * ("o_proj" in k.path or "out_proj" in k.path)
         flops, matmul, nbytes, work = divided(k, work, tp, int(row.moe_tp), int(row.moe_ep))
@@ -302,14 +304,26 @@ def quantiles(rows):
 
 
 def corrected(found):
-    "Times with a factor and a constant for each framework and device, from the rows of other families"
+    """Times with a factor and a constant for each framework and device, from the rows of other families.
+
+    The logarithm of the time is fitted, each family counted alike, without much weight on the rows that are furthest
+    off, and with a pull towards no factor and no constant: what one family of models teaches about another is little.
+    """
+    from scipy.optimize import least_squares
     said = pd.Series(np.nan, index=found.index)
     for (framework, system, family), own in found.groupby(["framework", "system", "family"]):
         others = found[(found.framework == framework) & (found.system == system) & (found.family != family)]
-        if len(others) >= 20:
-            known = np.stack([others.calibrated / others.measured, 1 / others.measured], axis=1)
-            factor, constant = np.linalg.lstsq(known, np.ones(len(others)), rcond=None)[0]
-            said[own.index] = factor * own.calibrated + constant
+        if len(others) < 20:
+            continue
+        time, alike = others.calibrated.to_numpy(), 1 / others.groupby("family").family.transform("size").to_numpy()
+        weight = np.sqrt(alike / alike.sum())
+
+        def off(x):  # factor, and constant in ms
+            told = np.maximum(x[0] * time + x[1] / 1e3, 1e-6)
+            return np.concatenate([weight * np.log(told / others.measured.to_numpy()), [PULL * np.log(x[0]), PULL * x[1]]])
+
+        factor, constant = least_squares(off, [1.0, 0.0], loss="soft_l1", f_scale=0.005, bounds=([0.5, -3], [2, 10])).x
+        said[own.index] = factor * own.calibrated + constant / 1e3
     return said
 
 
@@ -320,9 +334,13 @@ def main():
     parser.add_argument("--summary", type=Path, help="write the errors of each group to this JSON file, for the page that draws them")
     parser.add_argument("--cached", type=float, default=1.0, metavar="GAIN",
                         help="how much faster what fits the cache moves that one kernel wrote and the next reads (a trial)")
+    parser.add_argument("--warm", action="store_true",
+                        help="with weights and cached keys in the cache, as where a kernel is measured again and again (a trial)")
     args = parser.parse_args()
     global CACHED
     CACHED = args.cached
+    if args.warm:
+        fitted.WARM = {f.kind for name in DEVICES.values() for f in calibration(name).laws}
     if args.tables is None:
         import aiconfigurator_core
         args.tables = Path(aiconfigurator_core.__file__).parent

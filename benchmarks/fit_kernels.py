@@ -36,13 +36,16 @@ PEAK = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8",
 # bytes per second from a device to the others, one way: half of the NVLink rate of its datasheet, PCIe 4 or 5 x16 else
 LINKS = {"a100_sxm": 300e9, "h100_sxm": 450e9, "h200_sxm": 450e9, "b200_sxm": 900e9, "b300_sxm": 900e9, "gb200": 900e9,
          "gb300": 900e9, "l40s": 32e9, "rtx_pro_6000_server": 64e9, "h100_pcie": 64e9, "a100_pcie": 32e9, "l4": 32e9}
+# how many times its start a parameter is where a fit begins, more than once where the law has more than one regime
 STARTS = {"product": ({}, {"feed_bytes_per_flop": 5}, {"launch_s": 2, "feed_bytes_per_flop": 0.5}),
-          "context attention": ({}, {"packed": 0.1, "launch_s": 0.3}), "decode attention": ({}, {"launch_s": 0.3, "rows": 4}),
-          "experts": ({}, {"launch_s": 0.3}, {"prologue_s": 5}), "stream": ({}, {"launch_s": 3, "block_s": 10}),
-          "all-reduce": ({}, {"link": 2})}
+          "context attention": ({}, {"packed": 0.1, "launch_s": 0.3}, {"l2_gain": 3, "unskipped": 15}),
+          "decode attention": ({"launch_s": 0.3, "rows": 4}, {"most_parts": 0.5}, {"most_parts": 1 / 64, "window_parts": 1 / 16,
+                                                                                   "window_packed": 0.03, "l2_gain": 3}),
+          "experts": ({}, {"launch_s": 0.3}, {"prologue_s": 5}, {"l2_gain": 3}),
+          "stream": ({}, {"launch_s": 3, "block_s": 10}, {"l2_gain": 3}), "all-reduce": ({}, {"link": 2}, {"shared": 500})}
 
 
-AGAIN = {"product": ({"call_s": 100},)}  # where an implementation begins beside the fit of the one before it
+CALLED = {"call_s": 100}  # where a product begins beside the fit of the one before it
 
 
 def simple(m, chip):
@@ -89,8 +92,8 @@ def device_entries(folder, name, units, only):
                     continue
                 rate = LINKS[folder.name] if table == "all-reduce" else device.memory_bandwidth
                 chip, t = Chip(device.peak(PEAK[m.dtype]), rate, units, device.l2_cache_bytes or 0), time.time()
-                starts = (begin[m.law.kind],) if m.law.kind in begin else STARTS[m.law.kind]
-                starts += AGAIN.get(m.law.kind, ())
+                first = (begin[m.law.kind],) if m.law.kind in begin else ()
+                starts = (*(first or STARTS["product"]), CALLED) if m.law.kind == "product" else (*first, *STARTS[m.law.kind])
                 entry = fitted(m, chip, starts)
                 if entry is None:
                     continue

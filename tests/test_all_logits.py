@@ -1,4 +1,5 @@
 "The logits of all tokens cost what they cost, also where a model's body cuts tokens itself (finding E)"
+import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,6 +17,7 @@ GEMMA4 = {  # two layers of its own, and two that take the keys and values of th
 }
 
 
+@pytest.mark.slow
 def test_gemma4():
     "FLOPs in matrix products of a prompt of 7 tokens, of the last logits and of all, equal a real forward's"
     from transformers import AutoModelForCausalLM

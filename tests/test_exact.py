@@ -38,7 +38,7 @@ KINDS = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "
 EVERY = bool(os.environ.get("LM_PREDICTOR_TEST_EVERY_RECORD"))
 # records with accelerated functions have tests of their own in test_kernels.py
 TYPES = sorted({name.rpartition("-")[0] for name in EVERY_ID}) if EVERY else KINDS
-SUBJECTS = [s for kind in TYPES for s in [s for s in subjects_of(kind) if s.configs and not s.record.functions][:None if EVERY else 2]]
+SUBJECTS = [s for kind in TYPES for s in [s for s in subjects_of(kind) if s.configs and not s.record.functions][:None if EVERY else 1]]
 
 
 def layers_of(config: dict) -> int:

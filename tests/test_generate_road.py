@@ -26,7 +26,7 @@ def test_shipped_records(name):
     assert len(rows) == 16 and refused == 0 and all(row.equal for row in rows), [r for r in rows if not r.equal]
 
 
-@pytest.mark.parametrize("name", ["gpt2 with cross-attention", "llama4 in small chunks"])
+@pytest.mark.parametrize("name", ["gpt2 with cross-attention", pytest.param("llama4 in small chunks", marks=pytest.mark.slow)])
 def test_caches_within_caches_and_small_chunks(name):
     "Keys in a part of the cache, of which 0 bytes were counted; chunks of 13 tokens, which could not be traced"
     rows, refused = generate_road.rows_of(name)

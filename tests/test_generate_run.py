@@ -50,12 +50,14 @@ def failed(checks: list) -> list:
     return [(c.what, c.part) for c in checks if not c.ok]
 
 
-@pytest.mark.parametrize("config", [GRIFFIN, pytest.param(RWKV, marks=pytest.mark.slow)], ids=lambda config: config["model_type"])
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [GRIFFIN, RWKV], ids=lambda config: config["model_type"])
 def test_as_they_are(config):
     own, ours = roads(config)
     assert failed(own) == failed(ours) == [] and len(ours) == 4, [c for c in ours if not c.ok]
 
 
+@pytest.mark.slow
 def test_decoding_with_an_empty_cache(monkeypatch):
     "Its former fault: the cache was looked for in what the model returns, which has none; all other roads go along"
     def former(self, batch_size, cache_len):
@@ -70,7 +72,7 @@ def test_decoding_with_an_empty_cache(monkeypatch):
     assert failed(own) == [] and failed(ours) == [(FLOPS, "decode"), (CACHE, "decode")]
 
 
-@pytest.mark.parametrize("config, wrong", [(GRIFFIN, {"prefill"}), (RWKV, {"decode"})], ids=["recurrent_gemma", "rwkv"])
+@pytest.mark.parametrize("config, wrong", [(GRIFFIN, {"prefill"}), pytest.param(RWKV, {"decode"}, marks=pytest.mark.slow)], ids=["recurrent_gemma", "rwkv"])
 def test_wrong_cache_formula(monkeypatch, config, wrong):
     """Other former faults: what a folded loop leaves cached was counted for one layer, and a state of all layers for each
     of those that are alike. The other roads fold in the same way."""

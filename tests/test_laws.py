@@ -119,7 +119,8 @@ def test_mixers_take_the_laws_of_their_functions_where_a_table_has_them():
     assert 1 < state.time_s / state.least_s < 2
     for f in calibration("h100").laws:
         if f.framework == "tensorrt-llm" and f.kernel == "causal_conv1d_fn":
-            assert f.held_out["mape"] > f.roofline["mape"] and not runs(f, Stream(0, 1e6, function="causal_conv1d_fn"))
+            # its table has the same times for all numbers of channels: far off, and nearer than the roofline
+            assert 40 < f.held_out["mape"] < f.roofline["mape"] and runs(f, Stream(0, 1e6, function="causal_conv1d_fn"))
 
 
 def test_a_query_of_latents_is_as_wide_as_a_key():

@@ -65,6 +65,7 @@ def windowed():
 _FREE = "max(0, min(seq_len, sliding_window - cache_len))"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner, case, old, new", [
     ("gemma2-353e6038", "decode_b1_past", f"{_FREE}*({_FREE}", f"max(0, min(seq_len, sliding_window - cache_len + 1))*({_FREE}"),
     ("gemma2-353e6038", "extend_all_b1_past", f"{_FREE}*({_FREE}", f"max(0, 2*min(seq_len, sliding_window - cache_len))*({_FREE}"),

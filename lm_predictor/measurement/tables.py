@@ -5,6 +5,7 @@
 # %% ../../nbs/measurement/04_tables.ipynb #d4584a61
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -161,12 +162,13 @@ def linears(table) -> Iterator[Measured]:
     rows, _ = numeric_rows(table, _LINEAR, ("kernel_source", "phase"))
     for (kernel, phase), part in rows.groupby(["kernel_source", "phase"]):
         batch, tokens, taps, hk, k, hv, v, heads, width, states, state = (_number(part[c]) for c in _LINEAR)
-        every = batch * tokens
+        every, verifies = batch * tokens, phase == "verify"
+        kept, kernel = (tokens + 1, f"{kernel}_verify") if verifies else (2, kernel)
         channels = np.where(heads > 0, heads * width + 2 * states * state, 2 * hk * k + hv * v)
         groups = np.array([f"{a:.0f}/{b:.0f}/{c:.0f}" for a, b, c in zip(channels, hv, heads)])
         if "conv1d" in kernel:
             kind, flops = "convolution", 2 * taps * every * channels
-            held = 4 * batch * channels * taps * ("update" in kernel)
+            held = 2 * kept * batch * channels * taps * ("update" in kernel)
             nbytes, blocks, steps = 4 * every * channels + held, every * channels / 4096, 0 * every
         elif "chunk" in kernel or kernel.startswith("flashkda"):
             kind = "chunked scan"
@@ -176,7 +178,7 @@ def linears(table) -> Iterator[Measured]:
             blocks, steps = batch * hv, np.ceil(tokens / CHUNK)
         else:
             kind, flops = "recurrent state", 7 * every * hv * k * v
-            nbytes, blocks, steps = 8 * batch * hv * k * v + 4 * every * (hk * k + hv * v), batch * hv, 0 * every
+            nbytes, blocks, steps = 4 * kept * batch * hv * k * v + 4 * every * (hk * k + hv * v), batch * hv, 0 * every
         yield Measured(STREAM, kind, kernel, "bfloat16", "", "", Stream(flops, nbytes, blocks, steps), flops, nbytes,
                        _number(part.latency) / 1e3, groups)
 
@@ -240,8 +242,12 @@ MOST = 1200  # rows that are fitted at most, drawn with a fixed seed
 
 
 def divided(groups: np.ndarray) -> np.ndarray:
-    "Which rows are fitted: those of a fifth of the groups, or of every second one where there are fewer than 30"
-    names = sorted(set(groups))
+    """Which rows are fitted: those of a fifth of the groups, or of every second one where there are fewer than 30.
+
+    Every second one in the order of their numbers, what follows an x first: each width of heads is on both sides.
+    """
+    numbers = lambda group: [[float(n) for n in re.findall(r"[0-9.]+", part)] for part in reversed(group.split("x"))]
+    names = sorted(set(groups), key=lambda group: (numbers(group), group))
     return fitted_groups(groups) if len(names) >= 30 else np.isin(groups, names[::2])
 
 # %% ../../nbs/measurement/04_tables.ipynb #c1f0a8d2

@@ -391,6 +391,13 @@ def conclusions(models: dict, classes: dict, db: Database):
             yield name, *_concluded(name, path, rows, db, not (models and rows))
 
 # %% ../../nbs/verification/05_prove.ipynb #ddc3fb36
+def _named_in(name: str, db: Database) -> set[str]:
+    "The model types of the records that a class's files name, one's own and the one that ships"
+    homes = [Database(d, d) for d in dict.fromkeys((db.overlay, db.shipped))]
+    ids = (models_of(home.get(name).variants) for home in homes if name in home)
+    return {model.rpartition("-")[0] for model in set().union(*ids) - {""}}
+
+
 @quiet()
 def prove_class(name: str, db: Database) -> dict[str, list[Check]]:
     "The checks of one class in each model that its record names: {record id: checks}"
@@ -399,7 +406,7 @@ def prove_class(name: str, db: Database) -> dict[str, list[Check]]:
     from lm_predictor.verification.verify import class_checks, source_check
     from lm_predictor.verification.expansion import of_config
     found, alone = {}, {}
-    for s in subjects(db):
+    for s in (s for model_type in sorted(_named_in(name, db)) for s in subjects(db, model_type)):
         analysis = db.get(name, model=s.record.id)
         if s.record.id not in models_of(analysis.variants) or not s.configs:
             continue

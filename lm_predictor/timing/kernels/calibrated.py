@@ -20,7 +20,7 @@ from ...formula.caches import cached
 from ..hardware import Hardware, HardwareError, load_hardware
 from ..laws.experts import Grouped, grouped_time
 from ..laws.attention import Attention, group_of
-from ..laws.fitted import LawFit, law_fit
+from ..laws.fitted import LawFit, in_memory, law_fit
 from ..laws.law import Chip
 from ..laws.product import Product
 from ..laws.stream import Stream
@@ -176,7 +176,7 @@ def in_attention(framework: str, operation: str) -> bool:
     return framework == "tensorrt-llm" and operation.endswith("append") and "rsqrt" not in operation
 
 DENSE, ROUTED = "dense", "experts"  # what steps the intervals are of
-INTERVALS = {("", ""): (0.869, 1.373), ("", DENSE): (0.964, 1.226), ("", ROUTED): (0.853, 1.452)}
+INTERVALS = {("", ""): (0.868, 1.376), ("", DENSE): (0.958, 1.212), ("", ROUTED): (0.856, 1.433)}
 """(framework, what steps) -> between which parts of a predicted time four fifths of the measured ones are.
 
 Written by `benchmarks/end_to_end.py`; an empty name stands for all.
@@ -246,7 +246,7 @@ def in_step(fit: LawFit, work, chip: Chip, apart: bool = False) -> float:  # sec
     "Time of a kernel in a step; of a grouped product with half of what sorts the rows of a layer's experts"
     if not isinstance(work, Grouped):
         return fit.in_step(work, chip, LAUNCH_S, apart)
-    p = SimpleNamespace(**fit.parameters)
+    p = SimpleNamespace(**fit.parameters | in_memory(fit.kind))
     sorting = p.permute * 4 * work.rows * min(work.n, work.k) / chip.bandwidth + p.choice_s * work.rows
     return LAUNCH_S + grouped_time(p, work, chip) + (sorting + p.expert_s * work.reached) / 2
 

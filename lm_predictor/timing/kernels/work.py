@@ -64,7 +64,7 @@ def key_width(values: dict, width: float) -> float:
     plain = values.get("v_head_dim"), float(values.get("qk_nope_head_dim", width)) + rotated
     return dict([plain, (values.get("kv_lora_rank"), width + rotated)]).get(width, width)
 
-
+# %% ../../../nbs/timing/kernels/02_work.ipynb #1e796430
 def attention_work(
     values: dict,     # of every symbol, among them batch_size, seq_len and num_heads
     matmul_flops: float,
@@ -85,11 +85,14 @@ def attention_work(
     width = key_width(values, narrow)
     both, asked = narrow + width, written * width / narrow
     keys = matmul_flops / (2.0 * both * batch * heads * queries)
-    most = max(keys, min(2.0 * keys, float(values.get("cache_len", 0)) + queries))
+    length = float(values.get("cache_len", 0)) + queries
+    most = max(keys, min(2.0 * keys, length))
     cached = max((read - asked * item) / cache_item, 1.0)
     kv = min(max(round(cached / (batch * max(most, 1.0) * both)), 1), heads)
     moved = 2.0 * (asked + written) + 2.0 * batch * queries * kv * both
-    return Attention(batch, queries, heads, float(kv), width, keys, most, 2.0 * both, cached * cache_item, moved)
+    windowed = keys < 0.999 * (length - (queries - 1) / 2)  # than the causal mask leaves
+    return Attention(batch, queries, heads, float(kv), width, keys, most, 2.0 * both, cached * cache_item, moved,
+                     length, keys * windowed)
 
 # %% ../../../nbs/timing/kernels/02_work.ipynb #e5a0c1f1
 FUNCTIONS = ("causal_conv1d_fn", "causal_conv1d_update", "fused_recurrent_gated_delta_rule", "chunk_gated_delta_rule",

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['SHARED', 'SHARED_DECODE', 'WIDTHS', 'QUERIES', 'KEYS', 'PROMPT_PARAMETERS', 'PROMPT', 'DECODE_PARAMETERS', 'DECODE',
-           'Attention', 'plain_attention', 'group_of', 'of_width', 'prompt_time', 'decode_time']
+           'Attention', 'plain_attention', 'group_of', 'of_width', 'prompt_time', 'split_of', 'decode_time']
 
 # %% ../../../nbs/timing/laws/02_attention.ipynb #e7d5739a
 from dataclasses import dataclass
 
-from .law import Chip, Law, Parameter, larger, norm, smaller, up
+from .law import CACHE, Chip, Law, Parameter, cache_gain, larger, norm, smaller, up
 
 # %% ../../../nbs/timing/laws/02_attention.ipynb #fc333320
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Attention:
     pair_flops: float   # FLOPs of a pair of one head: 4 times the width, or less where values are narrower
     cache_bytes: float  # of keys and values that are read
     moved_bytes: float  # of queries, results, new keys and values
+    length: float = 0.0  # keys that there are, whether a window leaves them or not
+    window: float = 0.0  # keys that a query sees at most; 0 where it sees all
 
 
 def plain_attention(batch, queries, heads, kv_heads, width, length, window=0, item: float = 2.0) -> Attention:
@@ -34,8 +36,8 @@ def plain_attention(batch, queries, heads, kv_heads, width, length, window=0, it
     keys = most - full * (full - 1) / (2.0 * queries)
     seen = smaller(most + queries - 1, length)
     cache = 2.0 * batch * seen * kv_heads * width * item
-    return Attention(batch, queries, heads, kv_heads, width, keys, most, 4.0 * width, cache,
-                     2.0 * batch * queries * width * (2.0 * heads + 2.0 * kv_heads))
+    moved = 2.0 * batch * queries * width * (2.0 * heads + 2.0 * kv_heads)
+    return Attention(batch, queries, heads, kv_heads, width, keys, most, 4.0 * width, cache, moved, length, window)
 
 # %% ../../../nbs/timing/laws/02_attention.ipynb #c07d3b12
 SHARED = (("1", 2), ("2-16", 17), ("17+", float("inf")))  # name, and below how many heads that share a key
@@ -78,6 +80,8 @@ PROMPT_PARAMETERS = (
     Parameter("sequence_s", 1e-8, 1e-10, 1e-4, "seconds for each sequence"),
     Parameter("write", 1.0, 0.01, 10.0, "what a byte of a new key or value costs, in bytes of the memory"),
     Parameter("write_s", 1e-6, 1e-8, 2e-5, "seconds that writing them takes at least"),
+    Parameter("unskipped", 0.05, 0.001, 1.0, "part of the keys that a window hides which a kernel goes over"),
+    *CACHE,
 )
 
 # %% ../../../nbs/timing/laws/02_attention.ipynb #7d6704ef
@@ -93,11 +97,15 @@ def prompt_time(p, w: Attention, chip: Chip):  # seconds
     tile = lambda keys: each * keys + p.tile_s
     waves = w.batch * tiles / chip.units
     waves = (1 - p.waves) * waves + p.waves * up(waves)
-    mean, most = w.keys + 0.5 * smaller(covers, w.queries) + 16, smaller(w.most + covers, up(w.most / KEYS) * KEYS)
+    hidden = p.unskipped * (w.window > 0)
+    keys = w.keys + hidden * larger(w.length - (w.queries - 1) / 2.0 - w.keys, 0.0)
+    mean, last = keys + 0.5 * smaller(covers, w.queries) + 16, w.most + hidden * larger(w.length - w.most, 0.0)
+    most = smaller(last + covers, up(last / KEYS) * KEYS)
     busy = norm(waves * tile(mean), p.longest * tile(most), 2.0)
     new = 4.0 * w.batch * w.queries * w.kv_heads * w.width
-    written = norm(p.write_s, p.write * 2.0 * new / chip.bandwidth, 2.0)
-    memory = (w.moved_bytes + w.cache_bytes - new) / (p.memory * chip.bandwidth)
+    moved = w.moved_bytes + w.cache_bytes - new
+    rate = chip.bandwidth * cache_gain(p, moved, chip)
+    written, memory = norm(p.write_s, p.write * 2.0 * new / rate, 2.0), moved / (p.memory * rate)
     return p.launch_s + norm(busy, larger(memory, 1e-9), p.power) + p.sequence_s * w.batch + written
 
 
@@ -115,22 +123,34 @@ DECODE_PARAMETERS = (
     Parameter("key_s", 1e-9, 1e-12, 1e-7, "seconds that a block takes for each key of 128 numbers at least"),
     Parameter("sequence_s", 1e-8, 1e-11, 1e-5, "seconds for each sequence"),
     Parameter("head_s", 1e-8, 1e-11, 1e-6, "seconds of a multiprocessor for each head of 128 numbers of a sequence"),
-    Parameter("l2_gain", 1.2, 1.0, 6.0, "how much faster the cache is than the memory"),
-    Parameter("l2_part", 0.3, 0.02, 2.0, "part of the cache that keys and values are found in"),
+    *CACHE,
     Parameter("join_s", 2e-6, 1e-9, 1e-4, "seconds of joining the parts of split keys"),
     Parameter("join", 0.5, 0.01, 20.0, "what a byte of such a part costs, in bytes of the memory"),
+    Parameter("most_parts", 64.0, 1.0, 512.0, "parts that keys are split into at most"),
+    Parameter("window_parts", 16.0, 1.0, 512.0, "the same where there is a window"),
+    Parameter("window_keys", 32.0, 0.5, 512.0, "keys that are read beside a window, in tiles that are partly in it"),
+    Parameter("window_packed", 1.0, 0.01, 1.0, "how far heads of a group share a block where there is a window"),
 )
 
+# %% ../../../nbs/timing/laws/02_attention.ipynb #c07d3b20
+def split_of(p, w: Attention, keys, chip: Chip):
+    "(Blocks before keys are split, parts that they are split into)"
+    windowed = (w.window > 0) * 1.0
+    blocks = w.batch * w.kv_heads * up(w.heads / w.kv_heads / 64)
+    blocks = blocks * (w.batch * w.heads / blocks) ** (windowed * (1 - p.window_packed))
+    most = p.most_parts + (p.window_parts - p.most_parts) * windowed
+    return blocks, smaller(smaller(larger(chip.units / blocks, 1.0), larger(keys / KEYS, 1.0)), most)
 
+# %% ../../../nbs/timing/laws/02_attention.ipynb #c07d3b21
 def decode_time(p, w: Attention, chip: Chip):  # seconds
     "Time of attention of a decode step over a cache"
-    memory = (w.cache_bytes + w.moved_bytes) / (of_width(p, "memory", w.width) * chip.bandwidth)
-    memory = memory / (1 + (p.l2_gain - 1) / (1 + (w.cache_bytes / (p.l2_part * (chip.l2_bytes or 1))) ** 4))
+    keys = w.keys + smaller(p.window_keys, w.length - w.most) * ((w.window > 0) & (w.length > w.window))
+    cached = w.cache_bytes * keys / w.keys
+    memory = (cached + w.moved_bytes) / (of_width(p, "memory", w.width) * chip.bandwidth) / cache_gain(p, cached, chip)
     rows = larger(w.heads / w.kv_heads, p.rows)
-    products = w.pair_flops * w.batch * w.kv_heads * rows * w.queries * w.keys / (p.compute * chip.peak)
-    blocks = w.batch * w.kv_heads * up(w.heads / w.kv_heads / 64)
-    parts, wide = smaller(larger(up(chip.units / blocks), 1.0), up(w.keys / KEYS)), w.width / 128.0
-    chain = larger(blocks * parts / chip.units, 1.0) * (p.block_s + p.key_s * wide * w.keys / parts)
+    products = w.pair_flops * w.batch * w.kv_heads * rows * w.queries * keys / (p.compute * chip.peak)
+    (blocks, parts), wide = split_of(p, w, keys, chip), w.width / 128.0
+    chain = larger(blocks * parts / chip.units, 1.0) * (p.block_s + p.key_s * wide * keys / parts)
     joined = p.join_s + p.join * parts * 8.0 * w.batch * w.heads * w.width / chip.bandwidth
     return (p.launch_s + norm(norm(memory, products, p.power), chain, p.power) + p.sequence_s * w.batch
             + p.head_s * wide * w.batch * w.heads / chip.units + joined * (parts > 1))

@@ -23,12 +23,13 @@ PARAMETERS = (
     Parameter("link", 0.6, 0.05, 2.5, "part of the link's rate that is reached; more than 1 where a switch adds up"),
     Parameter("step_s", 5e-6, 1e-8, 1e-4, "seconds between the two steps"),
     Parameter("device_s", 2e-7, 1e-9, 1e-5, "seconds for each other device"),
+    Parameter("shared", 0.002, 1e-4, 10.0, "how much slower a link is for each device beyond two: none with a switch"),
 )
 
 
 def collective_time(p, w: AllReduce, chip: Chip):  # seconds; the chip's bandwidth is that of its links, one way
     "Time of an all-reduce"
-    rate, others = p.link * chip.bandwidth, w.devices - 1
+    rate, others = p.link * chip.bandwidth / (1 + p.shared * (w.devices - 2)), w.devices - 1
     once, twice = others * w.nbytes / rate, p.step_s + 2 * others / w.devices * w.nbytes / rate
     return p.launch_s + p.device_s * others + smaller(once, twice)
 

@@ -8,7 +8,7 @@ __all__ = ['TILES', 'PARAMETERS', 'EXPERTS', 'Experts', 'Grouped', 'spread_evenl
 # %% ../../../nbs/timing/laws/03_experts.ipynb #5c470c3b
 from dataclasses import dataclass
 
-from .law import Chip, Law, Parameter, larger, norm, smaller, up
+from .law import CACHE, Chip, Law, Parameter, cache_gain, larger, norm, smaller, up
 
 # %% ../../../nbs/timing/laws/03_experts.ipynb #6db1704f
 @dataclass(frozen=True)
@@ -61,13 +61,15 @@ PARAMETERS = (
     Parameter("token_s", 1e-9, 1e-12, 1e-6, "seconds for each token"),
     Parameter("choice_s", 1e-9, 1e-12, 1e-6, "seconds for each expert that a token chooses"),
     Parameter("expert_s", 1e-8, 1e-11, 1e-6, "seconds for each expert that is reached"),
+    *CACHE,
 )
 
 # %% ../../../nbs/timing/laws/03_experts.ipynb #785a2bcf
 def grouped_time(p, w: Grouped, chip: Chip):  # seconds
     "Time of one grouped product, without a launch"
     moved = w.reached * w.n * w.k * w.item + w.rows * (w.k * w.row_item + w.n * 2.0)
-    memory, each = moved / (p.memory * chip.bandwidth), larger(w.rows / w.reached, 1.0)
+    memory = moved / (p.memory * chip.bandwidth) / cache_gain(p, moved, chip)
+    each = larger(w.rows / w.reached, 1.0)
     per_unit, best = chip.peak / chip.units, 1e3
     for rows, columns in TILES:
         multiply = 2.0 * rows * columns / (p.compute * per_unit)

@@ -9,7 +9,7 @@ __all__ = ['TILES', 'SPLITS', 'PARAMETERS', 'PRODUCT', 'DISPATCH', 'PRODUCT_BY_R
 # %% ../../../nbs/timing/laws/01_product.ipynb #e1f56b93
 from dataclasses import dataclass
 
-from .law import Chip, Law, Parameter, larger, norm, smaller, up
+from .law import CACHE, Chip, Law, Parameter, cache_gain, larger, norm, smaller, up
 
 # %% ../../../nbs/timing/laws/01_product.ipynb #0ca13cc7
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ PARAMETERS = (
     Parameter("split_s", 2e-6, 1e-8, 5e-5, "seconds that adding up the parts of k takes"),
     Parameter("power", 3.0, 1.0, 12.0, "how much arithmetic and memory overlap"),
     Parameter("feed_power", 6.0, 1.0, 12.0, "how much multiplying and feeding overlap"),
-    Parameter("l2_gain", 1.5, 1.0, 8.0, "how much faster the cache is than the memory"),
-    Parameter("l2_part", 0.2, 0.02, 2.0, "part of the cache that a product finds its numbers in"),
+    *CACHE,
     Parameter("slow", 1.1, 1.0, 2.0, "how much longer long products take, as the clock falls under load"),
     Parameter("slow_s", 1e-3, 1e-5, 0.1, "seconds after which half of that is reached"),
     Parameter("row_s", 1e-6, 1e-8, 1e-5, "seconds of a product with one row, beside its memory"),
@@ -59,8 +58,7 @@ PARAMETERS = (
 # %% ../../../nbs/timing/laws/01_product.ipynb #4e7dfb3e
 def memory_time(p, nbytes, chip: Chip):  # seconds
     "Time of bytes from memory, or from the cache where they are few"
-    l2 = 1 + (p.l2_gain - 1) / (1 + (nbytes / (p.l2_part * (chip.l2_bytes or 1))) ** 4)
-    return nbytes / (p.memory * chip.bandwidth) / l2
+    return nbytes / (p.memory * chip.bandwidth) / cache_gain(p, nbytes, chip)
 
 
 def tile_time(p, w: Product, rows: int, columns: int, chip: Chip):  # seconds

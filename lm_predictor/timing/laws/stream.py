@@ -8,7 +8,7 @@ __all__ = ['PARAMETERS', 'STREAM', 'Stream', 'stream_time']
 # %% ../../../nbs/timing/laws/04_stream.ipynb #ccdd2924
 from dataclasses import dataclass
 
-from .law import Chip, Law, Parameter, larger, norm
+from .law import CACHE, Chip, Law, Parameter, cache_gain, larger, norm
 
 # %% ../../../nbs/timing/laws/04_stream.ipynb #0397dcd6
 @dataclass(frozen=True)
@@ -28,12 +28,14 @@ PARAMETERS = (
     Parameter("power", 2.0, 1.0, 12.0, "how much arithmetic, memory and blocks overlap"),
     Parameter("block_s", 1e-7, 1e-10, 1e-4, "seconds of a block beside its bytes"),
     Parameter("step_s", 1e-7, 1e-10, 1e-4, "seconds of a step after the one before it"),
+    *CACHE,
 )
 
 
 def stream_time(p, w: Stream, chip: Chip):  # seconds
     "Time of a kernel that goes once over its numbers"
-    compute, memory = w.flops / (p.compute * chip.peak), w.nbytes / (p.memory * chip.bandwidth)
+    rate = p.memory * chip.bandwidth * cache_gain(p, w.nbytes, chip)
+    compute, memory = w.flops / (p.compute * chip.peak), w.nbytes / rate
     blocks = larger(w.blocks / chip.units, 1.0) * (p.block_s + p.step_s * w.steps)
     return p.launch_s + norm(norm(larger(compute, 1e-12), memory, p.power), blocks, p.power)
 
