@@ -11,15 +11,10 @@ import pytest
 
 from lm_predictor.app.cli.main import main
 from lm_predictor.library.sweeps.stream import write_sweep
-from lm_predictor.records.storage.executors import WorkerError, completed
+from lm_predictor.records.storage.executors import WorkerError
 
 SIZES = {"batch_size": range(1, 601), "seq_len": range(1, 1001), "execution": "eager"}  # 600,000 rows: three parts
 SPAWN = multiprocessing.get_context("spawn")  # dask has threads, of which a forked process would keep the locks
-
-
-def wait_and_give(n: int) -> int:
-    time.sleep(0.2 * n)
-    return n
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +61,29 @@ def test_a_cluster_from_the_shell(cluster, tmp_path, capsys):
     assert said.startswith("lm-predictor: --scheduler head:port: no dask scheduler answers there (") and not (tmp_path / "two.csv").exists()
 
 
-def test_a_broken_executor_goes_on_where_it_was(whole, tmp_path):
-    with ProcessPoolExecutor(2, SPAWN) as executor:
-        next(completed(executor, wait_and_give, [0]))  # its processes have begun
+def leave_when_there(path: Path) -> None:
+    "End the process from within: one that is killed while it hands over a result may hang the pool of Python 3.11"
+    while not path.exists():
+        time.sleep(0.02)
+    os._exit(9)
 
+
+class OneLeaves(ProcessPoolExecutor):
+    "A worker ends instead of doing the third part, once there is a file"
+    def __init__(self, there: Path):
+        super().__init__(2, SPAWN)
+        self.there, self.asked = there, 0
+
+    def submit(self, function, *args):
+        self.asked += 1
+        return super().submit(leave_when_there, self.there) if self.asked == 3 else super().submit(function, *args)
+
+
+def test_a_broken_executor_goes_on_where_it_was(whole, tmp_path):
+    with OneLeaves(tmp_path / "one is done") as executor:
         def told(done: int, parts: int) -> None:
             if done == 1:
-                executor.submit(os._exit, 9)  # from within: one killed while it hands over a result may hang the pool
+                executor.there.touch()
         with pytest.raises(WorkerError, match=re.escape("the executor has lost its workers (BrokenProcessPool); what is done is kept")):
             write_sweep(tmp_path / "out.csv", "gpt2", **SIZES, told=told, executor=executor)
     kept = sorted(p.name for p in (tmp_path / "out.csv.parts").iterdir())
