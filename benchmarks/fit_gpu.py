@@ -1,42 +1,50 @@
-"""Fit what was measured on a GPU of our own: PyTorch's kernels, and the kernels of Mamba.
+"""Fit what was measured on GPUs of our own: PyTorch's kernels, and the kernels of Mamba.
 
     python benchmarks/fit_gpu.py --measure kernels.json   # on a machine with a CUDA device, a minute
     python benchmarks/fit_gpu.py                          # held-out errors of benchmarks/measured
     python benchmarks/fit_gpu.py --write                  # and writes them into hardware/calibrated
 
-The files in benchmarks/measured say on which device, with which versions and by which command each was made. Products and
-operators that go straight over their numbers are fitted to half of their shapes. Copies into another order, numbers that
-become wider, operands of unlike shapes and reductions were not measured by themselves there: they take the launch of the
-straight ones, and the part of the bandwidth that they reach in one layer of one model, by the counters of the device;
-their errors are those of the lines of other models that have some of the kind, and no product. The kernels of Mamba are
-fitted by every second width, and are those of all frameworks; an H100 takes the same laws at its own peaks.
+The files in benchmarks/measured say on which device, with which versions and by which command each was made. Each kind of
+kernel is fitted to half of its shapes. Two kinds were measured by themselves only in a way that models do not run them:
+copies of keys for the heads that share them, and products of one row with keys that lie transposed. They reach the part of
+the bandwidth that they reach in one layer of one model, by the counters of the device; their errors are those of the lines
+of other models that have some. On the H200 fewer kinds were measured. The others take as long there as on the H100, which has the same
+multiprocessors: they are bound by these, not by the memory; the errors are those of the H200's lines. The kernels of Mamba are fitted by every second width, and are those
+of all frameworks.
 """
 import argparse
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
+import gpu
 from lm_predictor import analyze
-from lm_predictor.measurement.fit import NAMES, errors
+from lm_predictor.measurement.device import Measured as Kernels, Probe, entries
+from lm_predictor.measurement.fit import errors
 from lm_predictor.measurement.tables import Measured, fitted, state_spaces
+from lm_predictor.models.sources.loading import load_config
 from lm_predictor.timing.hardware import load_hardware
 from lm_predictor.timing.kernels.calibrated import (
-    COPY, POINTWISE, PYTORCH, REDUCTION, UNLIKE, WIDENING, calibration, kind_of, law, usual
+    ALIKE, BATCHED, COPY, EXPANSION, PYTORCH, ROW, calibration, kind_of, law, usual
 )
 from lm_predictor.timing.laws.law import Chip
 from lm_predictor.timing.laws.product import PRODUCT, Product
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "measured"
-DEVICE, UNITS, LIKE = "nvidia_h200_sxm", 132, "nvidia_h100_sxm"
+H100, H200 = "nvidia_h100_sxm", "nvidia_h200_sxm"
+FILES, UNITS = {H100: "h100", H200: "h200"}, 132  # device -> how its files begin; multiprocessors of both
+LAYER = "meta-llama/Llama-3.1-8B|16|1|2048"       # model, sequences, new and cached tokens of a layer whose kernels were counted
+LARGE = 20e6                                      # bytes that only a layer's larger kernels move
 STARTS = ({}, {"launch_s": 0.3}, {"launch_s": 3})
 
 
-def read(name: str) -> dict:
-    return json.loads((MEASURED / name).read_text())
+def read(device: str, name: str) -> dict:
+    return json.loads((MEASURED / f"{FILES[device]}_{name}.json").read_text())
 
 
 def measure(path: Path) -> None:
@@ -44,65 +52,85 @@ def measure(path: Path) -> None:
     import torch
     from lm_predictor.measurement.device import measure_device
     found = measure_device(torch.device("cuda"))
-    head = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "bandwidth": found.bandwidth,
-            "host_kernel_s": found.launch_s}
-    path.write_text(json.dumps(head | {"rows": [[p.kind, p.dtype, p.shape, s] for p, s in found.rows]}) + "\n")
+    about = gpu.head(gpu.command(), bandwidth=found.bandwidth, host_kernel_s=found.launch_s)
+    gpu.write(path, about, [[p.kind, p.dtype, list(p.shape), s] for p, s in found.rows])
 
 
-def of_kernels() -> tuple[list, float]:
-    "Entries of the kinds that were measured by themselves, and the host's seconds for each kernel"
-    from lm_predictor.measurement.device import Measured as Kernels, Probe, entries
-    data, device = read("h200_kernels.json"), load_hardware(DEVICE)
-    rows = tuple((Probe(kind, dtype, tuple(shape)), s) for kind, dtype, shape, s in data["rows"])
-    found = entries(Kernels(rows, data["bandwidth"], data["host_kernel_s"]), dict(device.peaks), device.memory_bandwidth)
-    return [e | {"version": data["torch"]} for e in found], data["host_kernel_s"]
-
-
-def counted_layer() -> dict:
-    "The layer whose kernels were counted"
-    return next(r for r in read("h200_counters.json")["rows"] if "|" in r["name"])
+def of_kernels(device: str) -> list:
+    "Entries of the kinds that were measured by themselves"
+    data, chip = read(device, "kernels"), load_hardware(device)
+    kind = lambda kind, shape: ROW if kind == BATCHED and shape[1] == 1 else kind
+    rows = tuple((Probe(kind(k, shape), dtype, tuple(shape)), s) for k, dtype, shape, s in data["rows"])
+    found = entries(Kernels(rows, data["bandwidth"], data["host_kernel_s"]), dict(chip.peaks), chip.memory_bandwidth)
+    return [e | {"version": data["torch"]} for e in found]
 
 
 def of_a_layer() -> list:
-    "(our kernel, the seconds of the device's) of that layer, in the order in which they run"
-    counted = counted_layer()
-    name, batch, new, old = counted["name"].split("|")
+    "(our kernel, the seconds of the device's) of the larger kernels of that layer, in the order in which they run"
+    name, batch, new, old = LAYER.split("|")
+    counted = next(r for r in read(H100, "counters")["rows"] if r["name"] == LAYER)["kernels"]
     run = analyze(name).at(batch_size=int(batch), seq_len=int(new), cache_len=int(old), execution="eager")
-    ours = [k for k in run.kernels if k.path.startswith("model.layers.")]
-    assert len(ours) == len(counted["kernels"]), (len(ours), len(counted["kernels"]))
-    return [(k, c["seconds"]) for k, c in zip(ours, counted["kernels"])]
+    ours = [k for k in run.kernels if k.path.startswith("model.layers.") and k.read_bytes + k.write_bytes > LARGE]
+    theirs = [c for c in counted if c["read_bytes"] + c["write_bytes"] > LARGE]
+    assert len(ours) == len(theirs), (len(ours), len(theirs))
+    return [(k, c["seconds"]) for k, c in zip(ours, theirs)]
 
 
-def lines() -> list:
-    "(our kernels of a line, its measured seconds) of the models whose lines were timed with all layers, but for that layer's"
-    out, seen = [], counted_layer()["name"].partition("|")[0]
-    for r in (r for r in read("h200_models.json")["rows"] if "lines" in r and "," not in r["model"] and r["model"] != seen):
-        run, by = analyze(r["model"]).at(execution="eager", **{n: r[n] for n in ("batch_size", "seq_len", "cache_len")}), defaultdict(list)
+def config_of(model: str) -> dict:
+    "The config of a model that was timed, with as many layers as were built"
+    name, _, built = model.partition(", ")
+    return load_config(name)[1] | ({"num_hidden_layers": int(built.split()[0])} if built else {})
+
+
+def lines(device: str) -> list:
+    "(our kernels of a line, its measured seconds) of the models whose lines were timed, but for that layer's"
+    out, seen = [], LAYER.partition("|")[0]
+    for r in (r for r in read(device, "models")["rows"] if "lines" in r and r["model"] != seen):
+        sizes = {n: r[n] for n in ("batch_size", "seq_len", "cache_len")}
+        run, by = analyze(config_of(r["model"])).at(execution="eager", **sizes), defaultdict(list)
         for k in run.kernels:
             by[k.path, k.source].append(k)
         out += [(by[path, source], s) for path, source, s in r["lines"] if by[path, source]]
     return out
 
 
-def of_lines(known: list) -> list:
-    "Entries of the kinds that were measured within a layer alone; known: those of the others"
-    straight = next(e for e in known if (e["kind"], e["dtype"]) == (POINTWISE, "bfloat16"))
-    device, launch = load_hardware(DEVICE), straight["launch_s"]
-    memory_s = lambda k: (k.read_bytes + k.write_bytes) / device.memory_bandwidth
-    layer, parts, many = of_a_layer(), {POINTWISE: straight["memory"]}, {}
-    for kind in (kind for kind in (COPY, WIDENING, UNLIKE, REDUCTION) if kind not in {e["kind"] for e in known}):
-        own = [(memory_s(k), s) for k, s in layer if kind_of(k) == kind and memory_s(k) > launch]
-        parts[kind], many[kind] = float(f"{median(m / (s - launch) for m, s in own):.4g}"), len(own)
-    time = lambda k: law(launch, straight["compute"], parts[kind_of(k)], straight["power"], 0.0, memory_s(k))
-    others = [(ks, s) for ks, s in lines() if {kind_of(k) for k in ks} <= parts.keys()]
-    out = []
-    for kind, used in many.items():
-        has = [(ks, s) for ks, s in others if kind in map(kind_of, ks)]
-        said, least = (np.array([sum(k.count * f(k) for k in ks) for ks, _ in has]) for f in (time, memory_s))
-        took = np.array([s for _, s in has])
-        out.append(straight | {"kind": kind, "memory": parts[kind], "fitted_rows": used, "held_out_rows": len(has),
-                               "held_out": errors(said, took), "roofline": errors(least, took)})
-    return out
+def time_of(k, fits: dict, device) -> float:
+    "Seconds of a kernel by the fits of 16 bits"
+    kind = kind_of(k)
+    while kind not in fits:
+        kind = ALIKE[kind]
+    compute_s, memory_s = k.matmul_flops / device.peak("bf16"), (k.read_bytes + k.write_bytes) / device.memory_bandwidth
+    return law(*(fits[kind][n] for n in ("launch_s", "compute", "memory", "power")), compute_s, memory_s)
+
+
+def of_lines(device: str, entry: dict, fits: dict, some: list) -> dict:
+    "An entry with the errors of the lines that have its kind"
+    has, chip = [(ks, s) for ks, s in some if entry["kind"] in map(kind_of, ks)], load_hardware(device)
+    took = np.array([s for _, s in has])
+    said = np.array([sum(k.count * time_of(k, fits, chip) for k in ks) for ks, _ in has])
+    least = np.array([sum(k.count * max(k.matmul_flops / chip.peak("bf16"), (k.read_bytes + k.write_bytes) / chip.memory_bandwidth)
+                          for k in ks) for ks, _ in has])
+    return entry | {"held_out_rows": len(has), "held_out": errors(said, took), "roofline": errors(least, took)}
+
+
+def of_pytorch() -> dict:
+    "Device -> entries of all kinds of PyTorch's kernels"
+    own = {device: of_kernels(device) for device in FILES}
+    chip, half = load_hardware(H100), lambda entries: {e["kind"]: e for e in entries if e["dtype"] == "bfloat16"}
+    fits, layer, some = half(own[H100]), of_a_layer(), {device: lines(device) for device in FILES}
+    for kind, like in ((EXPANSION, COPY), (ROW, ROW)):
+        parts = [(k.read_bytes + k.write_bytes) / chip.memory_bandwidth / (s - fits[like]["launch_s"])
+                 for k, s in layer if kind_of(k) == kind]
+        fits[kind] = fits[like] | {"kind": kind, "memory": float(f"{median(parts):.4g}"), "fitted_rows": len(parts)}
+    made = [of_lines(H100, fits[kind], fits, some[H100]) for kind in (EXPANSION, ROW)]
+    first = [e for e in own[H100] if (e["kind"], e["dtype"]) != (ROW, "bfloat16")] + made
+    has = {e["kind"] for e in own[H200]} - {ROW}
+    slower = chip.memory_bandwidth / load_hardware(H200).memory_bandwidth  # the same multiprocessors before a faster memory
+    second = [e for e in own[H200] if e["kind"] in has]
+    lent = {k: e | {"memory": float(f"{e['memory'] * slower:.4g}")} for k, e in fits.items() if k not in has}
+    fits = {**half(second), **lent}
+    other = [of_lines(H200, e | {"version": f"{e['version']}, measured on an H100"}, fits, some[H200]) for e in lent.values()]
+    return {H100: first, H200: second + other}
 
 
 def products(kernels: list) -> Measured:
@@ -114,34 +142,40 @@ def products(kernels: list) -> Measured:
                     2 * (m * k + n * k + m * n), np.array([s for _, s in some]), groups)
 
 
-def chip() -> Chip:
-    "The device that was measured, as laws see it"
-    device = load_hardware(DEVICE)
-    return Chip(device.peak("bf16"), device.memory_bandwidth, UNITS, device.l2_cache_bytes or 0)
+def chip(device: str) -> Chip:
+    "A device that was measured, as laws see it"
+    found = load_hardware(device)
+    return Chip(found.peak("bf16"), found.memory_bandwidth, UNITS, found.l2_cache_bytes or 0)
 
 
-def of_products() -> dict:
+def of_products(device: str) -> dict:
     "The entry of PyTorch's products by the law of products, held out by the shape of the weight"
-    data = read("h200_kernels.json")
+    data = read(device, "kernels")
     starts = ({}, {"feed_bytes_per_flop": 5}, {"launch_s": 2, "feed_bytes_per_flop": 0.5})
-    return {"framework": PYTORCH, "version": data["torch"], **fitted(products(data["rows"]), chip(), starts), "releases_apart": None}
+    return {"framework": PYTORCH, "version": data["torch"], **fitted(products(data["rows"]), chip(device), starts), "releases_apart": None}
 
 
-def others() -> None:
+def others(device: str) -> None:
     "How far the laws that were fitted to the tables of others are off on the products that were measured here"
-    m = products(read("h200_kernels.json")["rows"])
+    m = products(read(device, "kernels")["rows"])
     for framework in ("sglang", "tensorrt-llm", "vllm"):
-        fit = usual(f for f in calibration(DEVICE).laws if (f.kind, f.framework, f.dtype) == ("product", framework, "bfloat16"))
-        off = errors(fit.time(m.work, chip()), m.seconds)
+        fit = usual(f for f in calibration(device).laws if (f.kind, f.framework, f.dtype) == ("product", framework, "bfloat16"))
+        off = errors(fit.time(m.work, chip(device)), m.seconds)
         print(f"products by the law of {framework}'s table: mean {off['mape']} %, median {off['median']}, 90th {off['p90']}")
 
 
-def of_mamba(device_name: str) -> list:
-    "Entries of the kernels of Mamba, fitted on the device that they were measured on"
-    data = read("h200_state_spaces.json")
-    version = f"mamba {data['mamba']}, Triton {data['triton']}" + ("" if device_name == DEVICE else ", measured on an H200")
-    return [{"framework": "", "version": version, **fitted(m, chip(), STARTS), "releases_apart": None}
-            for m in state_spaces(data["rows"])]
+def begun(law, values: dict):
+    "A law that stays at values where rows do not decide"
+    return replace(law, parameters=tuple(replace(p, start=values[p.name]) for p in law.parameters))
+
+
+def of_mamba(device: str) -> list:
+    "Entries of the kernels of Mamba; the H200's begin at the H100's, of which more widths were measured"
+    data, chosen = read(device, "state_spaces"), chip(device)
+    version = f"mamba {data['mamba']}, Triton {data['triton']}"
+    before = {} if device == H100 else {e["kind"]: e["parameters"] for e in of_mamba(H100)}
+    rows = [replace(m, law=begun(m.law, before[m.kind])) if before else m for m in state_spaces(data["rows"])]
+    return [{"framework": "", "version": version, **fitted(m, chosen, STARTS), "releases_apart": None} for m in rows]
 
 
 def write(name: str, pytorch: list, host: float, laws: list) -> None:
@@ -151,7 +185,7 @@ def write(name: str, pytorch: list, host: float, laws: list) -> None:
     fits = [e for e in data["fits"] if e["framework"] != PYTORCH] + pytorch
     laws = [e for e in data["laws"] if e["kind"] not in kinds and e["framework"] != PYTORCH] + laws
     data.pop("host_kernel_s", None)
-    head = {k: v for k, v in data.items() if k not in ("fits", "laws")} | ({"host_kernel_s": {PYTORCH: host}} if pytorch else {})
+    head = {k: v for k, v in data.items() if k not in ("fits", "laws")} | {"host_kernel_s": {PYTORCH: host}}
     rows = lambda some: ",\n".join("  " + json.dumps(e) for e in some)
     path.write_text(json.dumps(head)[:-1] + f', "fits": [\n{rows(fits)}\n], "laws": [\n{rows(laws)}\n]}}\n')
 
@@ -163,16 +197,15 @@ def main() -> None:
     args = parser.parse_args()
     if args.measure:
         return measure(args.measure)
-    kernels, host = of_kernels()
-    pytorch = kernels + of_lines(kernels)
-    laws = [of_products(), *of_mamba(DEVICE)]
-    for e in pytorch + laws:
-        print(f"{e['kind']:18} {e['dtype']:9} fitted {e['fitted_rows']:4}, held out {e['held_out_rows']:4}: mean {e['held_out']['mape']:5.1f} %, "
-              f"median {e['held_out']['median']:5.1f}, 90th {e['held_out']['p90']:5.1f}; roofline {e['roofline']['mape']:5.1f}")
-    others()
-    if args.write:
-        write(DEVICE, pytorch, host, laws)
-        write(LIKE, [], 0.0, of_mamba(LIKE))
+    for device, pytorch in of_pytorch().items():
+        print(f"\n{device}")
+        laws = [of_products(device), *of_mamba(device)]
+        for e in pytorch + laws:
+            print(f"{e['kind']:24} {e['dtype']:9} fitted {e['fitted_rows']:4}, held out {e['held_out_rows']:4}: mean {e['held_out']['mape']:5.1f} %, "
+                  f"median {e['held_out']['median']:5.1f}, 90th {e['held_out']['p90']:5.1f}; roofline {e['roofline']['mape']:5.1f}")
+        others(device)
+        if args.write:
+            write(device, pytorch, read(device, "kernels")["host_kernel_s"], laws)
 
 
 if __name__ == "__main__":

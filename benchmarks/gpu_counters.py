@@ -9,7 +9,6 @@ by a kernel that does nothing but wait.
 import argparse
 import csv
 import io
-import json
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+import gpu
 from common import say
 
 MARK = "spin_kernel"  # of `torch.cuda._sleep`, between two things that are measured
@@ -48,6 +48,7 @@ def kernels() -> dict:
             "causal convolution": lambda: F.conv1d(past.reshape(1, 8192, -1)[..., :4096].contiguous(), taps, groups=8192, padding=3)}
 
 
+COUNTED = ("read_bytes", "write_bytes", "lane_flops", "matrix_flops")
 LAYERS = ("meta-llama/Llama-3.1-8B|16|1|2048", "Qwen/Qwen3-30B-A3B|16|1|2048", "meta-llama/Llama-3.1-8B|1|2048|0",
           "Qwen/Qwen3-30B-A3B|1|2048|0")  # model, sequences, new and cached tokens
 
@@ -117,6 +118,13 @@ def divided(rows: list) -> list:
     return parts
 
 
+def of_kernel(name: str, counters: dict, tensor: list) -> dict:
+    "What was counted of a kernel, and its seconds with the caches empty"
+    of = lambda metric: counters.get(metric, 0)
+    return {"name": name[:120], "read_bytes": of(BYTES[0]), "write_bytes": of(BYTES[1]), "seconds": of("gpu__time_duration.sum") * 1e-9,
+            "lane_flops": sum(of(m) * f for m, f in LANES.items()), "matrix_flops": sum(map(of, tensor))}
+
+
 def counted(group: str, wanted: list, seconds: float) -> list:
     "What ncu counts of a group of calls; raises subprocess.TimeoutExpired"
     command = ["ncu", "--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
@@ -129,10 +137,8 @@ def counted(group: str, wanted: list, seconds: float) -> list:
     parts, out = divided(read(done.stdout)), []
     for name in names:
         took = parts.pop(0)
-        total = lambda metric: sum(c.get(metric, 0) for _, c in took)
-        out.append({"name": name, "read_bytes": total(BYTES[0]), "write_bytes": total(BYTES[1]),
-                    "lane_flops": sum(total(m) * f for m, f in LANES.items()), "matrix_flops": sum(map(total, wanted[5:])),
-                    "kernels": [{"name": n, **c} for n, c in took]})
+        kernels = [of_kernel(n, c, wanted[5:]) for n, c in took]
+        out.append({"name": name, **{of: sum(k[of] for k in kernels) for of in COUNTED}, "kernels": kernels})
         say(f"{name}: {len(took)} kernels, {out[-1]['read_bytes']:.4g} read, {out[-1]['write_bytes']:.4g} written, "
             f"{out[-1]['lane_flops']:.4g} + {out[-1]['matrix_flops']:.4g} FLOPs")
     return out
@@ -154,8 +160,7 @@ def main() -> None:
             calls += counted(group, wanted, args.seconds)
         except subprocess.TimeoutExpired as e:
             say(f"{group}: given up after {args.seconds:.0f} s: {(e.stdout or b'').decode()[-1500:]}")
-        args.out.write_text(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "metrics": wanted,
-                                        "calls": calls}, indent=1) + "\n")
+        gpu.write(args.out, gpu.head(gpu.command()), calls)
     say(f"{time.perf_counter() - start:.0f} s")
 
 

@@ -10,18 +10,18 @@ timed by itself.
 """
 import argparse
 import gc
-import json
 import time
 import traceback
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+import transformers
 
+import gpu
 from common import say
 from lm_predictor.measurement import model as measuring
-from lm_predictor.measurement.machine import device_title, wait_for
+from lm_predictor.measurement.machine import wait_for
 from lm_predictor.models.sources.loading import full_config, load_config
 from lm_predictor.obtain.analyze import analyze
 from lm_predictor.timing.kernels.calibrated import PYTORCH
@@ -45,6 +45,12 @@ def workloads(name: str, config: dict) -> list:
     return prompts + [(b, 1, 1 if loops else t) for b, t in DECODE if t < most and not (loops and t > 900)]
 
 
+def of_times(how: str, label: str, sizes: dict, times: list) -> dict:
+    "A row of what a step took"
+    return {"how": how, "model": label, **sizes, "measured_s": float(np.median(times)),
+            "measured_10_90_s": [float(np.quantile(times, q)) for q in (0.1, 0.9)], "repetitions": len(times)}
+
+
 def eager(name: str, layers, hardware: str, seconds: float) -> list:
     "Rows of a model: what each workload takes, by the clock and as predicted"
     label, config = measuring.shortened(name, load_config(name)[1], layers)
@@ -62,9 +68,10 @@ def eager(name: str, layers, hardware: str, seconds: float) -> list:
         except torch.OutOfMemoryError:
             say(f"{label} {sizes}: does not fit")
             continue
-        done = measuring.Measurement(replace(run, model=label), tuple(times), parts, device_title(device), True)
-        rows.append({"how": "eager", **done.to_json()})
-        say(f"{label} {sizes}: {done.time_s * 1e3:.2f} ms, predicted {run.time_s * 1e3:.2f}, roofline {run.least_s * 1e3:.2f}")
+        rows.append(of_times("eager", label, sizes, times))
+        if parts:
+            rows[-1]["lines"] = [[r.path, r.source, r.measured_s] for r in parts if r.measured_s >= 2e-5]
+        say(f"{label} {sizes}: {rows[-1]['measured_s'] * 1e3:.2f} ms, predicted {run.time_s * 1e3:.2f}, roofline {run.least_s * 1e3:.2f}")
     return rows
 
 
@@ -81,16 +88,15 @@ def timed(call, seconds: float, before=lambda: None) -> list[float]:
     return times[1:]
 
 
-def fixed(name: str, layers, seconds: float, hardware: str, compiled: bool, keep) -> list:
+def fixed(name: str, layers, seconds: float, compiled: bool, keep) -> list:
     "Decode steps of a model with a cache of fixed length and PyTorch's attention, compiled or not"
     from transformers import StaticCache
     label, config = measuring.shortened(name, load_config(name)[1], layers)
     with torch.device("cuda"):
         model = build(full_config(config), dtype=torch.bfloat16, attn_implementation="sdpa")
     measuring._fill(model)
-    cost, rows = analyze(config), []
+    rows = []
     forward = torch.compile(model.forward, mode="reduce-overhead") if compiled else model.forward
-    serving = torch.cuda.get_device_name()  # the device whose vLLM kernels are held against it
     for batch, old in DECODE[:3]:
         tokens = torch.randint(0, config["vocab_size"], (batch, old), device="cuda")
         cache = StaticCache(config=model.config, max_cache_len=old + STEPS)
@@ -104,14 +110,9 @@ def fixed(name: str, layers, seconds: float, hardware: str, compiled: bool, keep
                 step()
             times = timed(step, seconds, back)
         sizes = dict(batch_size=batch, seq_len=1, cache_len=old)
-        run = cost.at(execution="flash", w_bits=16, a_bits=16, kv_bits=16, **sizes)
-        kernels = {f: run.on(hardware, f).time_s - run.on(hardware, f).host_s for f in (PYTORCH,)}
-        vllm = cost.at(execution="engine", w_bits=16, a_bits=16, kv_bits=16, **sizes).on(serving, "vllm")
         how = "compiled, CUDA graphs" if compiled else "fixed cache, sdpa"
-        rows.append({"how": how, "model": label, "workload": sizes, "measured_s": float(np.median(times)),
-                     "repetitions": len(times), "measured_10_90_s": [float(np.quantile(times, q)) for q in (0.1, 0.9)],
-                     "kernels_s": kernels[PYTORCH], "roofline_s": run.on(hardware).time_s, "vllm_kernels_s": vllm.time_s - vllm.host_s})
-        say(f"{label} {how} {sizes}: {rows[-1]['measured_s'] * 1e3:.2f} ms, kernels {rows[-1]['kernels_s'] * 1e3:.2f}")
+        rows.append(of_times(how, label, sizes, times))
+        say(f"{label} {how} {sizes}: {rows[-1]['measured_s'] * 1e3:.2f} ms")
         keep(rows)
     return rows
 
@@ -128,8 +129,7 @@ def main() -> None:
     rows = []
 
     def write(found: list) -> None:
-        args.out.write_text(json.dumps({"device": device_title(torch.device("cuda")), "torch": torch.__version__,
-                                        "rows": found}, indent=1) + "\n")
+        gpu.write(args.out, gpu.head(gpu.command(), transformers=transformers.__version__), found)
 
     for way, name, layers in jobs:
         if way not in args.ways or (args.only and name not in args.only):
@@ -137,7 +137,7 @@ def main() -> None:
         start = time.perf_counter()
         try:
             rows += (eager(name, layers, args.hardware, args.seconds) if way == "eager"
-                     else fixed(name, layers, args.seconds, args.hardware, way == "compiled", lambda more: write(rows + more)))
+                     else fixed(name, layers, args.seconds, way == "compiled", lambda more: write(rows + more)))
         except Exception:
             say(f"{name}, {way}: {traceback.format_exc()[-1500:]}")
         gc.collect()

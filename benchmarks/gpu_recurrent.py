@@ -9,7 +9,6 @@ that it takes a minute. Times are those of the device alone, a replayed graph.
 """
 import argparse
 import itertools
-import json
 import re
 import sys
 import time
@@ -17,14 +16,16 @@ import types
 from pathlib import Path
 
 import torch
+import triton
 
+import gpu
 from common import say
-from lm_predictor.measurement.machine import device_title, kernel_seconds
+from lm_predictor.measurement.machine import kernel_seconds
 
 GPU = torch.device("cuda")
 WIDTH, STATE_1 = (1536, 3072, 5120, 8192), 16  # channels and states of Mamba's sizes
-SSD = ((24, 64, 1, 128, 256), (48, 64, 1, 128, 256), (80, 64, 1, 128, 256), (128, 64, 8, 128, 128),
-       (112, 64, 8, 128, 128), (64, 64, 8, 128, 128), (64, 64, 1, 64, 256), (112, 64, 2, 64, 256))  # heads ... chunk
+SSD = ((64, 64, 1, 64, 256), (112, 64, 2, 64, 256), (128, 64, 8, 128, 128), (112, 64, 8, 128, 128), (64, 64, 8, 128, 128),
+       (80, 64, 1, 128, 256), (48, 64, 1, 128, 256), (24, 64, 1, 128, 256))  # heads ... chunk
 TOKENS, PROMPTS, SEQUENCES = (512, 1024, 2048, 4096, 8192), (1, 4), (1, 4, 16, 64, 256)
 
 
@@ -142,7 +143,7 @@ def main() -> None:
             rows.append({"function": name, **sizes, "seconds": kernel_seconds(make(), GPU, 0.03)})
         except Exception as e:  # a case that this release of Triton does not compile
             say(f"{name} {sizes}: {str(e)[-300:]}")
-    args.out.write_text(json.dumps({"device": device_title(GPU), "torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+        gpu.write(args.out, gpu.head(gpu.command(), triton=triton.__version__), rows)
     say(f"{len(rows)} kernels in {args.out}")
 
 

@@ -15,6 +15,7 @@ from lm_predictor.timing.hardware import HardwareError, hardware_names, load_har
 COST = analyze("llama-3.1-8b")
 SERVED = [name for name in FRAMEWORKS if name != PYTORCH]
 CALIBRATED = [name for name in hardware_names() if calibration(name)]
+MEASURED = ["nvidia_h100_sxm", "nvidia_h200_sxm"]  # by us, with PyTorch
 
 
 def test_every_file_is_of_a_device_that_ships():
@@ -24,43 +25,48 @@ def test_every_file_is_of_a_device_that_ships():
 
 @pytest.mark.parametrize("name", CALIBRATED)
 def test_fits_beat_the_roofline_on_shapes_they_have_not_seen(name):
-    "PyTorch's kernels were measured on one device of our own, and repeated: what fits its cache is read faster than memory"
+    "PyTorch's kernels were measured on two devices of our own, and repeated: what fits a cache is read faster than memory"
     for fit in calibration(name).fits:
-        assert fit.held_out["mape"] < fit.roofline["mape"] and fit.held_out_rows > fit.fitted_rows / 2
-        assert fit.framework in SERVED or (fit.framework, name) == (PYTORCH, "nvidia_h200_sxm")
-        assert 0 < fit.compute <= 1.01 and 0 < fit.memory < 1.5 and fit.launch_s < 1e-4
+        assert fit.held_out["mape"] < fit.roofline["mape"] and fit.held_out_rows > fit.fitted_rows / 3
+        assert fit.framework in SERVED or fit.framework == PYTORCH and name in MEASURED
+        assert 0 < fit.compute <= 1.01 and 0 < fit.memory < (20 if fit.framework == PYTORCH else 1.5) and fit.launch_s < 1e-4
 
 
-def test_a_host_ahead_of_its_device():
-    "PyTorch's step of an H200 takes as long as its kernels or as its host, whichever is longer; elsewhere it is refused"
-    host = dict(calibration("h200").host_kernel_s)[PYTORCH]
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_host_ahead_of_its_device(name):
+    "PyTorch's step takes as long as its kernels or as its host, whichever is longer"
+    host = dict(calibration(name).host_kernel_s)[PYTORCH]
     for sizes in ({"batch_size": 1, "seq_len": 2048}, {"batch_size": 1, "cache_len": 900}):
-        run = COST.at(execution="eager", **sizes).on("h200", PYTORCH)
+        run = COST.at(execution="eager", **sizes).on(name, PYTORCH)
         busy, asked = sum(k.count * k.time_s for k in run.kernels), host * sum(k.count for k in run.kernels)
         assert run.time_s == pytest.approx(max(busy, asked)) and run.host_s == pytest.approx(max(0, asked - busy), abs=1e-12)
         assert run.time_s > run.least_s and run.interval is None
-    for device in (name for name in hardware_names() if name != "nvidia_h200_sxm"):  # calibrated for others, or for none
+
+
+def test_a_device_that_was_not_measured_is_refused():
+    for device in (name for name in hardware_names() if name not in MEASURED):  # calibrated for others, or for none
         with pytest.raises(HardwareError, match="not calibrated for pytorch; it is for (none|.*vllm.*); `lm-predictor calibrate`"):
             COST.at(seq_len=8).on(device, PYTORCH)
 
 
-def test_measured_steps_of_a_gpu():
-    "Of 29 steps of whole models that an H200 took, nearly all are nearer than by the roofline, and 25 % off at most in the mean"
-    rows = json.loads((Path(__file__).parents[1] / "benchmarks/measured/h200_models.json").read_text())["rows"]
+@pytest.mark.parametrize("name, steps", [("h100", 27), ("h200", 29)])
+def test_measured_steps_of_a_gpu(name, steps):
+    "Of the steps of whole models that a GPU took, nearly all are nearer than by the roofline, and 25 % off at most in the mean"
+    rows = json.loads((Path(__file__).parents[1] / f"benchmarks/measured/{name}_models.json").read_text())["rows"]
     off, least = [], []
     for r in (r for r in rows if r["how"] == "eager" and "," not in r["model"]):  # of whole models
-        run = analyze(r["model"]).at(execution="eager", **{n: r[n] for n in ("batch_size", "seq_len", "cache_len")}).on("h200", PYTORCH)
+        run = analyze(r["model"]).at(execution="eager", **{n: r[n] for n in ("batch_size", "seq_len", "cache_len")}).on(name, PYTORCH)
         off.append(abs(run.time_s / r["measured_s"] - 1))
         least.append(abs(run.least_s / r["measured_s"] - 1))
-    assert len(off) == 29 and sum(off) / len(off) < 0.25 < 0.7 < sum(least) / len(least)
-    assert sum(a < b for a, b in zip(off, least)) >= 27
+    assert len(off) == steps and sum(off) / len(off) < 0.25 < 0.6 < sum(least) / len(least)
+    assert sum(a < b for a, b in zip(off, least)) >= steps - 2
 
 
 def test_kernels_of_mamba_take_laws_of_their_own():
     "On the device that they were measured on and on its like, at any framework; elsewhere they reach what products reach"
     cost = analyze("AntonV/mamba2-2.7b-hf")
     of = lambda run, name: next(k for k in run.kernels if k.operation == name)
-    for device, times in (("h200", (3, 5)), ("h100", (3, 5)), ("b200", (1, 2.5))):
+    for device, times in (("h200", (3, 5)), ("h100", (2, 3)), ("b200", (1, 2.5))):
         scan = of(cost.at(seq_len=8192, execution="engine").on(device, "vllm"), "mamba_chunk_scan_combined")
         assert times[0] < scan.time_s / scan.least_s < times[1], device
     update = of(cost.at(batch_size=64, cache_len=1000, execution="kernels").on("h200", "sglang"), "selective_state_update")

@@ -18,27 +18,28 @@ from .fit import NAMES, errors, fit_law, fitted_groups
 from .machine import device_title, kernel_seconds, memory_bytes, seconds_of
 from .model import Measurable
 from ..obtain.analyze import analyze
-from ..timing.kernels.calibrated import BATCHED, COPY, POINTWISE, PRODUCT, PYTORCH
-from ..timing.kernels.calibrated import REDUCTION, UNLIKE, WIDENING, law
+from ..timing.kernels.calibrated import BATCHED, COPY, EXPANSION, POINTWISE, PRODUCT, PYTORCH
+from ..timing.kernels.calibrated import REDUCTION, ROW, UNLIKE, WIDENING, law
 from ..timing.hardware import hardware_from_dict
 
 # %% auto #0
-__all__ = ['DTYPES', 'MOVED', 'TOKENS', 'WEIGHTS', 'HEADS', 'LENGTHS', 'ELEMENTS', 'WIDE', 'LONG', 'MANY', 'CROWDS', 'AHEAD',
-           'SMALL', 'LEAST', 'MOST', 'Probe', 'probes', 'measure_probe', 'launch_seconds', 'Measured', 'bandwidth',
-           'measure_device', 'entries', 'device_file', 'calibrate']
+__all__ = ['DTYPES', 'MOVED', 'HEAD_PRODUCTS', 'TOKENS', 'WEIGHTS', 'HEADS', 'LENGTHS', 'ELEMENTS', 'WIDE', 'LONG', 'MANY',
+           'CROWDS', 'AHEAD', 'SMALL', 'LEAST', 'MOST', 'Probe', 'probes', 'measure_probe', 'launch_seconds',
+           'Measured', 'bandwidth', 'measure_device', 'entries', 'device_file', 'calibrate']
 
 # %% ../../nbs/measurement/03_device.ipynb #2c88e10f
 DTYPES = {"bfloat16": (torch.bfloat16, "bf16"), "float32": (torch.float32, "fp32")}  # ours -> torch's, the datasheet's
 
 
 # numbers read and written for each element: one and two of a mean and a softmax, three where two bytes become four
-MOVED = {POINTWISE: 3.0, COPY: 2.0, WIDENING: 3.0, UNLIKE: 2.125, REDUCTION: 1.5}
+MOVED = {POINTWISE: 3.0, COPY: 2.0, EXPANSION: 1.25, WIDENING: 3.0, UNLIKE: 2.125, REDUCTION: 1.5}
+HEAD_PRODUCTS = (BATCHED, ROW)
 
 
 @dataclass(frozen=True)
 class Probe:
     "A kernel of which the time is measured"
-    kind: str      # of a fit: product, batched product, pointwise, copy, widening, unlike operands or reduction
+    kind: str      # of a fit: product, batched product, batched product of a row, or one of MOVED
     dtype: str     # bfloat16 or float32
     shape: tuple   # m, n, k; batch, m, n, k; or the number of elements, a multiple of 512
 
@@ -49,7 +50,7 @@ class Probe:
 
     @property
     def flops(self) -> float:
-        return 2.0 * float(np.prod(self.shape)) if self.kind in (PRODUCT, BATCHED) else float(self.shape[0])
+        return 2.0 * float(np.prod(self.shape)) if self.kind in (PRODUCT, *HEAD_PRODUCTS) else float(self.shape[0])
 
     @property
     def nbytes(self) -> float:
@@ -78,9 +79,11 @@ def probes(dtype: str, gpu: bool = False) -> list[Probe]:
     weights, tokens, elements = (WEIGHTS + WIDE, TOKENS + LONG, ELEMENTS + MANY) if gpu else (WEIGHTS, TOKENS, ELEMENTS)
     kinds = [kind for kind in MOVED if kind != WIDENING or dtype == "bfloat16"]
     found = [Probe(kind, dtype, (n,)) for kind in kinds for n in elements]
+    found = [p for p in found if (p.kind, p.shape) != (COPY, (512,))]  # of one token: it is in any order already
     for heads, width in HEADS + CROWDS * gpu:
         for new, old in (*((1, s) for s in LENGTHS), *((s, s) for s in LENGTHS[:4] if heads <= 64)):
-            found += [Probe(BATCHED, dtype, (heads, new, old, width)), Probe(BATCHED, dtype, (heads, new, width, old))]
+            kind = ROW if new == 1 else BATCHED
+            found += [Probe(kind, dtype, (heads, new, old, width)), Probe(kind, dtype, (heads, new, width, old))]
     return list(dict.fromkeys([*found, *(Probe(PRODUCT, dtype, (m, n, k)) for n, k in weights for m in tokens)]))
 
 # %% ../../nbs/measurement/03_device.ipynb #a566e23b
@@ -103,6 +106,7 @@ def _passes(kind: str, a: torch.Tensor, b: torch.Tensor) -> list[Callable]:
     one, flat = a[:, :1].contiguous(), a.flatten(1)
     calls = {POINTWISE: (lambda _: torch.add(a, b), lambda _: torch.mul(a, b)),
              COPY: (lambda _: a.transpose(0, 1).contiguous(),),
+             EXPANSION: (lambda _: a[:, :2, None].expand(-1, 2, 4, 64).reshape(-1, 8, 64),),
              WIDENING: (lambda _: a.to(torch.float32),),
              UNLIKE: (lambda _: torch.mul(a, one), lambda _: torch.add(a, one)),
              REDUCTION: (lambda _: torch.softmax(flat, -1), lambda _: flat.mean(-1, keepdim=True))}
@@ -116,9 +120,9 @@ def _prepared(probe: Probe, device: torch.device) -> list[Callable]:
     if probe.kind in MOVED:
         rows = probe.shape[0] // 512
         return _passes(probe.kind, made(rows, 8, 64), made(rows, 8, 64))
-    if probe.kind == BATCHED:
+    if probe.kind in HEAD_PRODUCTS:
         many, m, n, k = probe.shape
-        a, b = made(many, m, k), made(many, k, n)
+        a, b = made(many, m, k), made(many, n, k).transpose(1, 2) if n >= k else made(many, k, n)  # keys, or values
         return [lambda _: torch.bmm(a, b)]
     m, n, k = probe.shape
     a, weights = made(m, k), _weights(device, dtype, n, k)
@@ -211,7 +215,7 @@ def entries(
     "The fits of all kinds of kernels and number types that were measured often enough"
     peaks, wide, found = peaks or measured.peaks(), bandwidth or measured.bandwidth, []
     for dtype, (_, short) in DTYPES.items():
-        for kind in (PRODUCT, BATCHED, *MOVED):
+        for kind in (PRODUCT, *HEAD_PRODUCTS, *MOVED):
             rows = [(p, s) for p, s in measured.rows if (p.kind, p.dtype) == (kind, dtype)]
             if len(rows) >= 12:
                 peak = peaks["fp32"] if kind in MOVED else peaks[short]
