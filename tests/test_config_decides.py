@@ -30,7 +30,7 @@ CHANGED = [  # finding A: each of these was answered with the figures of another
     ("qwen3_moe", {"mlp_only_layers": [0]}),
     ("qwen2_moe", {"mlp_only_layers": [1, 2]}), ("qwen3_next", {"mlp_only_layers": [3]}),
     ("mixtral", {"head_dim": 64}), ("falcon", {"n_embed": 2048}),
-    ("lfm2", {"block_ff_dim": 4096}), ("lfm2", {"block_ffn_dim_multiplier": 1.5}),
+    ("lfm2", {"block_auto_adjust_ff_dim": False}), ("lfm2", {"block_ffn_dim_multiplier": 1.5}),
     ("recurrent_gemma", {"block_types": ["recurrent", "attention"]}),
     ("llama4_text", {"moe_layers": [0, 2]}), ("gpt_neox", {"rotary_pct": 0.5}), ("phi", {"partial_rotary_factor": 1.0}),
     ("phi3", {"partial_rotary_factor": 0.5}), ("stablelm", {"partial_rotary_factor": 0.5}),

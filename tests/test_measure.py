@@ -103,7 +103,7 @@ def test_a_damaged_calibration_is_refused(written, calibration, said):
     ("measure smollm-135m --hardware cpu --layers 0", "at least 1"),
     ("measure llama-3.1-405b --hardware cpu --device cpu", "--layers N builds fewer layers"),
     ("measure smollm-135m --hardware cpu --device cpu --cache-len 4096 --layers 1 --seconds 0", "--seconds is at most"),
-    ("analyze llama-3.1-8b --hardware h100 --framework pytorch", "`lm-predictor calibrate` measures"),
+    ("analyze llama-3.1-8b --hardware b200 --framework pytorch", "`lm-predictor calibrate` measures"),
 ])
 def test_bad_input_is_one_sentence(line, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

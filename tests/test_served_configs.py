@@ -55,6 +55,25 @@ def test_any_number_of_experts(experts, parameters):
     assert analyze(config, DB, trace=False).parameters == rest and parameters in (None, rest)
 
 
+def test_a_number_given_under_two_names():
+    "nvidia/GLM-5.2-NVFP4 gives `num_experts` beside `n_routed_experts`, and the class takes the first for the second"
+    config = SERVED["zai-org/GLM-5.3"]["config"]
+    experts = config["n_routed_experts"]
+    twice, once = config | {"num_experts": experts}, {k: v for k, v in config.items() if k != "n_routed_experts"}
+    for same in (twice, once | {"num_experts": experts}):
+        assert analyze(same, DB, trace=False).parameters == SERVED["zai-org/GLM-5.3"]["parameters"]
+    assert analyze(once | {"num_experts": 128}, DB, trace=False).parameters < SERVED["zai-org/GLM-5.3"]["parameters"]
+    with pytest.raises(ModelError, match="num_experts 128 and n_routed_experts 256 are two names of one entry"):
+        analyze(config | {"num_experts": 128}, DB, trace=False)
+
+
+@pytest.mark.parametrize("width, parameters", [(4096, 641_858_304), (10_000, 1_044_511_488), (12_288, 1_170_340_608)])
+def test_a_width_by_the_name_that_its_class_takes_for_it(width, parameters):
+    "LFM2's class takes `block_ff_dim` for its `intermediate_size`, of which two thirds are a layer's; counted by transformers"
+    config = presets()["LiquidAI/LFM2-1.2B"]["config"]
+    assert analyze(config | {"block_ff_dim": width}, DB, trace=False).parameters == parameters
+
+
 @pytest.mark.parametrize("name", [n for n in SERVED if n not in ANSWERED])
 def test_what_nobody_has_is_refused_in_a_sentence(name, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SERVED[name]["config"]), encoding="utf-8")

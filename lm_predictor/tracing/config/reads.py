@@ -5,6 +5,7 @@
 # %% ../../../nbs/tracing/config/00_reads.ipynb #f9c2fc05
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import itertools
@@ -27,7 +28,7 @@ from ..recording.shapes import KnownShapes
 
 # %% auto #0
 __all__ = ['WatchedFloat', 'written', 'consumed_keys', 'words_of', 'inner_names', 'class_keys', 'plain', 'follows', 'Reads',
-           'config_reads', 'settings_of']
+           'config_reads', 'copied_names', 'settings_of']
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #6f699d1c
 _OTHERS = (  # who reads a config for other ends than the forward
@@ -359,6 +360,23 @@ def _gives_way(config, key: str, names: list) -> bool:
 
 def _below(config, key: str, names: list) -> dict:
     return {"below": names} if _gives_way(config, key, names) else {}
+
+# %% ../../../nbs/tracing/config/00_reads.ipynb #77d2627f
+def copied_names(
+    config,  # of transformers, with plain numbers
+    settings: dict,  # as `settings_of` gives them
+) -> dict:
+    "Entries of a config that its class takes unchanged for another one: name -> the one that it keeps"
+    kind, whole, found = type(text_config(config)), text_config(config).to_dict(), {}
+    for key, about in settings.items():
+        target, *more = about.get("makes", ())[:2] or ("",)
+        if not target or more or type(whole.get(target)) is not int:
+            continue
+        others = {n: whole[target] * n for n in (2, 4)}
+        with contextlib.suppress(Exception):  # a class refuses in many ways
+            made = [kind(**{**whole, key: value}).to_dict().get(target) for value in others.values()]
+            found |= {key: target} if made == [*others.values()] else {}
+    return found
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #c96cd444
 @quiet()

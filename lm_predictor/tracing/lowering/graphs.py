@@ -31,7 +31,7 @@ from ..runtime.layers import layer_count, layers_name
 from ..runtime.masks import kept_pairs, pairs_formula
 from ..runtime.quirks import Need, quirk
 from ..recording.recorder import Call, Op, Recorder, TraceError, distinct, shown_file, statement_at
-from ..config.reads import class_keys, inner_names, settings_of
+from ..config.reads import class_keys, copied_names, inner_names, settings_of
 from ..roads.symbolic import Form, ModelTrace
 from ...records.cases import Case
 
@@ -424,8 +424,15 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
     return symbols | {tie: symbols[tie] | _ties_of(config)}
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #812502f9
+def _names_of(config) -> dict:
+    "Other names of the entries of a config"
+    return dict(getattr(text_config(config), "attribute_map", {})) | inner_names(type(text_config(config)))
+
+
 def _counted(layers: dict) -> set:
     "The entries of a config from which layers are counted, and those that its class makes of them"
+    if not layers:
+        return set()
     parts = ("name", "key", "also", "of", "picked")
     return {c[part] for c in layers["columns"] for part in parts if part in c} | {"num_hidden_layers"}
 
@@ -460,11 +467,12 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     base, recorders = flat(config_defaults(config)), trace.recorders
     symbols = _symbols_of(trace, base)
     chosen = settings_of(config, {n for s in symbols.values() for n in s["names"]}, trace.mixed)
+    copied = copied_names(config, chosen)
+    chosen = {name: about for name, about in chosen.items() if name not in {*copied, *_counted(trace.layers)}}
     if trace.layers:
-        chosen = {name: about for name, about in chosen.items() if name not in _counted(trace.layers)}
         symbols |= {(s := count_symbol(k)): {"names": [s], "default": None} for k in range(len(trace.kinds))}
-    assumptions, pattern = assumptions_of(trace), [trace.layers[n] for n in ("columns", "kinds") if n in trace.layers]
-    built = trace.symbols.relation.assumptions
+    built, assumptions = trace.symbols.relation.assumptions, assumptions_of(trace)
+    pattern = [trace.layers[n] for n in ("columns", "kinds") if n in trace.layers]
     kind = [{k: v["value"] for k, v in chosen.items()}, built, *pattern]
     kind += _regions([text for text in assumptions if text not in built], symbols)
     count, size_bytes, modules = weights_and_modules(trace, write)
@@ -480,6 +488,6 @@ def model_record(trace: ModelTrace) -> ModelRecord:
         {name: graph_of(r, write, pairs) for name, r in recorders.items()},
         {name: own for name in recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write),
         trace.method,
-        aliases=dict(getattr(text_config(config), "attribute_map", {})) | inner_names(type(text_config(config))),
+        aliases=_names_of(config) | copied,
         keys=class_keys(type(text_config(config))), layers=trace.layers
     )

@@ -140,6 +140,15 @@ def _gather(op: Op, copies: set, sizes: dict) -> None:
             sizes[t].elements = n
     op.reads = list(merged.values())
 
+# %% ../../../nbs/tracing/recording/04_loops.ipynb #67087891
+def _stand_in(events: list, rename: dict, sizes: dict) -> None:
+    "Let events read what stands for the copies of a loop before them, in place; rename: copy -> what stands for it"
+    _rename(events, rename)
+    copies = set(rename.values())
+    for e in events:
+        for op in [e] if isinstance(e, Op) else [o for o, _ in e.walk()]:
+            _gather(op, copies, sizes)
+
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #bb6adada
 def _folded(call: Call, events: list, sizes: dict) -> tuple[list, dict]:
     "Events of a call with one body of each loop, and of loops within it, and which storage stands for which"
@@ -154,12 +163,7 @@ def _folded(call: Call, events: list, sizes: dict) -> tuple[list, dict]:
             rename |= {b: a for a, b in zip(names, _touched(body)) if a != b and b in made}
         body, within = _folded(call, bodies[0], sizes)
         rename = {b: within.get(a, a) for b, a in rename.items()} | within
-        rest = events[i + n * period:]
-        _rename(rest, rename)
-        copies = set(rename.values())
-        for e in rest:
-            for op in [e] if isinstance(e, Op) else [o for o, _ in e.walk()]:
-                _gather(op, copies, sizes)
+        _stand_in(rest := events[i + n * period:], rename, sizes)
         stands = {b: rename.get(a, a) for b, a in stands.items()} | rename
         loop = numbers.setdefault((n, *keys[i:i + period]), len(numbers))
         keys = [*keys[:i], loop, *keys[i + n * period:]]
@@ -174,9 +178,10 @@ def fold_loops(call: Call, sizes: dict) -> dict:
     Gives which storage stands for which: {id: id}.
     """
     within = {}
-    for event in call.events:
-        if isinstance(event, Call):
-            within |= fold_loops(event, sizes)
+    for i, event in enumerate(call.events):
+        if isinstance(event, Call) and (inner := fold_loops(event, sizes)):
+            _stand_in(call.events[i + 1:], inner, sizes)
+            within |= inner
     call.events, stands = _folded(call, call.events, sizes)
     return {b: stands.get(a, a) for b, a in within.items()} | stands
 
