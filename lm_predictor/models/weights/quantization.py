@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from functools import cached_property
 
 from lm_predictor.models.weights.formats import (
@@ -70,6 +70,20 @@ class Patterns:
     def _others(self) -> tuple[str, ...]:
         return tuple(p for p in self.patterns if p not in self._plain)
 
+    @cached_property
+    def _any(self) -> re.Pattern | None:
+        "What matches every name that one of the others matches, at once; None where they cannot be joined"
+        if self.rule == "modelopt":
+            return re.compile("|".join(f"{translate(p)}|{re.escape(p)}\\." for p in self._others))
+        joins = self.rule == "compressed-tensors" and all(re.match(r"re:(?!.*(\\\d|\(\?))", p) for p in self._others)
+        return re.compile("|".join(f"(?:{_expression(p[3:])})" for p in self._others)) if joins else None
+
+    def _other(self, name: str, class_name: str) -> str:
+        "The first pattern that is no plain name and names a module; empty where none does"
+        if not self._others or self._any and not self._any.match(name):
+            return ""
+        return next((p for p in self._others if p == "*" or matches(self.rule, p, name, class_name)), "")
+
     def naming(self, name: str, class_name: str) -> str:
         "The pattern that names a module; empty where none does"
         parts = name.split(".")
@@ -77,8 +91,7 @@ class Patterns:
             ".".join(parts[:n]) for n in range(len(parts), 0, -1)
         ]
         near += [name[n:] for n in range(1, len(name))] if self.rule == "transformers" else []
-        exact = next((p for p in near if p in self._plain), "")
-        found = exact or next((p for p in self._others if p == "*" or matches(self.rule, p, name, class_name)), "")
+        found = next((p for p in near if p in self._plain), "") or self._other(name, class_name)
         return found or (class_name if self.rule == "compressed-tensors" and class_name in self._plain else "")
 
 # %% ../../../nbs/models/weights/01_quantization.ipynb #27e46762
