@@ -152,7 +152,8 @@ def divided(k, work, tp, moe_tp, moe_ep):
     if isinstance(work, Grouped):
         first = "index" in k.operation  # it gathers the rows that it multiplies
         work = replace(work, rows=work.rows / moe_ep, reached=work.reached / moe_ep, n=work.n / (moe_tp if first else 1),
-                       k=work.k / (1 if first else moe_tp))
+                       k=work.k / (1 if first else moe_tp), choices=work.rows, experts=work.experts / moe_ep,
+                       inner=work.inner / moe_tp)
         parts = moe_tp * moe_ep
     elif isinstance(work, Stream):  # of heads, or of channels
         work, parts = replace(work, flops=work.flops / tp, nbytes=work.nbytes / tp, blocks=work.blocks / tp), tp

@@ -23,6 +23,7 @@ from lm_predictor.timing.hardware import load_hardware
 from lm_predictor.timing.laws.law import Chip
 
 ROOT = Path(__file__).parents[1]
+TUNED = json.loads(Path(__file__).with_name("tuned_experts.json").read_text())  # of `tuned_experts.py`
 SOURCE = "aiconfigurator-core 0.12.0 on PyPI (Apache-2.0), systems/data/"
 # folder of the tables -> our device, and its multiprocessors: CUDA cores of the datasheet over those of one (64 in
 # A100, 128 in the others)
@@ -64,7 +65,7 @@ def repeat(folder, table, framework):
     files = releases(folder, table, framework)[:2]
     if len(files) < 2:
         return None
-    known = [{(m.dtype, m.cache, m.heads, str(key)): s for m in measured_rows(f, table)
+    known = [{(m.dtype, m.cache, m.heads, str(key)): s for m in measured_rows(f, table, TUNED)
               for key, s in zip(zip(m.groups, *(np.broadcast_to(getattr(m.work, n), m.seconds.shape) for n in vars(m.work))),
                                 m.seconds)} for f in files]
     off = [abs(known[0][k] / known[1][k] - 1) for k in known[0].keys() & known[1].keys()]
@@ -75,7 +76,7 @@ def newest(folder, table, framework):
     "Each implementation in the newest release that has its types: (release, its rows)"
     known = set()
     for path in releases(folder, table, framework):
-        held = [m for m in measured_rows(path, table) if (m.kind, m.dtype, m.cache, m.heads) not in known]
+        held = [m for m in measured_rows(path, table, TUNED) if (m.kind, m.dtype, m.cache, m.heads) not in known]
         sound = [m for m in held if len(set(m.groups)) > 1 and len(m.seconds) >= 30]
         known |= {(m.kind, m.dtype, m.cache, m.heads) for m in sound if len(m.seconds) >= 1000 or m.law.kind != "experts"}
         yield from ((path.parent.name, m) for m in sound)

@@ -171,9 +171,10 @@ def measure_device(
     device: torch.device,
     seconds: float = 60.0,            # about how long it may take
     told: Callable = lambda done, of: None,  # is told how many kernels of how many are measured
+    one_of: int = 1,                  # of so many kernels one is measured
 ) -> Measured:
     "Measure kernels of a device"
-    rows, best, left = [], {}, [p for dtype in DTYPES for p in probes(dtype, device.type == "cuda")]
+    rows, best, left = [], {}, [p for t in DTYPES for p in probes(t, device.type == "cuda")[::one_of]]
     with torch.no_grad():
         wide, launch = bandwidth(device), launch_seconds(device)
         end = time.perf_counter() + seconds
@@ -250,6 +251,7 @@ def calibrate(
     seconds: float = 60.0,  # about how long it may take
     name: str = "",         # of the device
     told: Callable = lambda done, of: None,  # is told how many kernels of how many are measured
+    one_of: int = 1,        # of so many kernels one is measured
 ) -> dict:                  # the content of a device file
     "Measure this machine"
-    return device_file(measure_device(device, seconds, told), device, name)
+    return device_file(measure_device(device, seconds, told, one_of), device, name)

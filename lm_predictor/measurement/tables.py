@@ -17,7 +17,7 @@ from ..cost.rules.operators import Operand, dense
 from .fit import errors, fit_parameters, fitted_groups
 from ..timing.laws.attention import DECODE, PROMPT, SHARED, SHARED_DECODE, Attention, plain_attention
 from ..timing.laws.collective import COLLECTIVE, AllReduce
-from ..timing.laws.experts import EXPERTS, spread_evenly
+from ..timing.laws.experts import EXPERTS, default_tiles, spread_evenly
 from ..timing.laws.law import Chip, Law
 from ..timing.laws.product import PRODUCT, PRODUCT_BY_ROWS, Product
 from ..timing.kernels.calibrated import STREAMS
@@ -58,6 +58,7 @@ class Measured:
     nbytes: np.ndarray
     seconds: np.ndarray
     groups: np.ndarray  # names of shapes that are fitted or held out together
+    tuned: tuple = ()   # (experts, inner width) for which the framework has a tuned tile
 
 
 def taken(work, rows):
@@ -133,23 +134,46 @@ def latents(table, decode: bool) -> Iterator[Measured]:
         yield Measured(law, kind, kernel, dtype, cache, "", work, flops, moved, _number(part.latency) / 1e3,
                        np.array([f"{h:.0f}" for h in heads]))
 
+# %% ../../nbs/measurement/04_tables.ipynb #38edfd49
+def _with_others(rows) -> np.ndarray:
+    """Which rows are of a device that has a part of the experts, and works on the rows of other devices too.
+
+    Its part takes longer than all of the experts do, of many tokens: such a series says nothing of its own rows.
+    """
+    if not (rows.moe_ep_size == 1).any():
+        return np.zeros(len(rows), bool)
+    sizes = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_dtype", "kernel_source"]
+    least = rows[rows.moe_ep_size == 1].groupby([*sizes, "num_tokens"]).latency.min().rename("least")
+    beside = rows.join(least, on=[*sizes, "num_tokens"])
+    part, many = beside.moe_ep_size > 1, beside.num_tokens >= 4096
+    beside["longer"] = part & many & (beside.latency > 1.2 * beside.least)
+    return (part & beside.groupby(sizes).longer.transform("any")).to_numpy()
+
 # %% ../../nbs/measurement/04_tables.ipynb #7fe0d0be
 _EXPERTS = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 
 
-def experts(table) -> Iterator[Measured]:
+def experts(
+    table,
+    tuned: dict | None = None,  # framework -> {"sizes": device -> type -> (experts, inner width) of its tuned tiles}
+) -> Iterator[Measured]:
     "The experts of a layer, with what sorts their rows"
     rows, _ = numeric_rows(table[table.distribution == "balanced"], _EXPERTS, ("moe_dtype", "kernel_source"))
-    for (dtype, kernel), part in rows.groupby(["moe_dtype", "kernel_source"]):
+    framework, device = (str(table[c].iloc[0]) if c in table else "" for c in ("framework", "device"))
+    known = (tuned or {}).get(framework.lower(), {}).get("sizes", {}).get(device, {})
+    for (dtype, kernel), part in rows[~_with_others(rows)].groupby(["moe_dtype", "kernel_source"]):
         if dtype not in BYTES and dtype not in MIXED:
             continue
         tokens, hidden, whole, chosen, many, split, parts = (_number(part[c]) for c in _EXPERTS)
         inner, (item, row_item) = whole / split, MIXED.get(dtype) or (BYTES[dtype], BYTES[dtype])
+        pairs = tuple(map(tuple, known.get(dtype, ())))
+        tiles = default_tiles(kernel, framework.lower(), dtype, tokens, many / parts, inner, pairs)
         work = spread_evenly(tokens, chosen, many, hidden, inner, parts, item, row_item)
+        work = replace(work, **{name: np.array(v, float) for name, v in tiles.items()})
         nbytes = 3 * work.reached * hidden * inner * item + 4 * work.rows * hidden
         groups = np.array([f"{a:.0f},{b:.0f},{c:.0f},{d:.0f}" for a, b, c, d in zip(many, chosen, hidden, inner)])
         yield Measured(EXPERTS, "experts", kernel, dtype, "", "", work, 6 * work.rows * hidden * inner, nbytes,
-                       _number(part.latency) / 1e3, groups)
+                       _number(part.latency) / 1e3, groups, pairs if tiles else ())
 
 # %% ../../nbs/measurement/04_tables.ipynb #e5afb91d
 _LINEAR = ("batch_size", "seq_len", "d_conv", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim", "nheads",
@@ -278,7 +302,8 @@ def fitted(measured: Measured, chip: Chip, starts: tuple = ({},)) -> dict | None
     return {"law": law.kind, "kind": measured.kind, "kernel": measured.kernel, "dtype": measured.dtype,
             "cache": measured.cache, "heads": measured.heads, "fitted_rows": len(used), "held_out_rows": len(held),
             "impossible_rows": int((~sound).sum()), "held_out": errors(said, time), "roofline": errors(least, time),
-            "parameters": {n: float(f"{v:.4g}") for n, v in values.items()}}
+            "parameters": {n: float(f"{v:.4g}") for n, v in values.items()},
+            **({"tuned": [list(pair) for pair in measured.tuned]} if measured.tuned else {})}
 
 # %% ../../nbs/measurement/04_tables.ipynb #1d9bd779
 TABLES = {"product": ("gemm", "gemm_perf", products),
@@ -299,10 +324,14 @@ def releases(folder: Path, table: str, framework: str) -> list[Path]:
     return sorted((folder / op / framework).glob(f"*/{name}.parquet"), key=digits, reverse=True)
 
 
-def measured_rows(path: Path, table: str) -> list[Measured]:
-    "What a file of a table has, an implementation at a time; raises ValueError for a file that is not such a table"
+def measured_rows(path: Path, table: str, tuned: dict | None = None) -> list[Measured]:
+    """What a file of a table has, an implementation at a time; tuned: as `experts` takes it.
+
+    Raises ValueError for a file that is not such a table.
+    """
     import pandas
+    more = (tuned,) if table == "experts" else ()
     try:
-        return list(TABLES[table][2](pandas.read_parquet(path)))
+        return list(TABLES[table][2](pandas.read_parquet(path), *more))
     except (KeyError, AttributeError) as e:
         raise ValueError(f"{path}: no table of {table} ({type(e).__name__}: {e})") from None

@@ -24,6 +24,14 @@ def sides(
                 return rows, weight, batch
     return None
 
+# %% ../../../nbs/timing/kernels/02_work.ipynb #d20859a4
+def _experts(values: dict, n: float, k: float) -> dict:
+    "Tokens, experts and their inner width of a grouped product of (n, k)"
+    inner = values.get("moe_intermediate_size") or (n / 2 if k == values.get("hidden_size") else k)
+    every = next((values[name] for name in ("num_local_experts", "num_experts") if name in values), 0)
+    tokens = values.get("batch_size", 0) * values.get("seq_len", 0)
+    return {"tokens": float(tokens), "experts": float(every), "inner": float(inner)}
+
 # %% ../../../nbs/timing/kernels/02_work.ipynb #7ee138a2
 def _products(kernel: DeviceKernel, values: dict) -> list:
     "(FLOPs, numbers of the input, of the weight, of the result, products side by side) of each product of a kernel"
@@ -49,7 +57,7 @@ def _product(kernel: DeviceKernel, values: dict, read_bytes: float):
     item = float(values["a_bytes"])
     stored = min(max((read_bytes - rows * item) / weights, 0.25), 8.0)  # bytes of a weight's number, scales and all
     if any(base_name(n.op) == "grouped_mm" for n in kernel.products):
-        return Grouped(rows / k, max(batch, 1e-3), n, k, stored, _narrow(kernel, item))
+        return Grouped(rows / k, max(batch, 1e-3), n, k, stored, _narrow(kernel, item), **_experts(values, n, k))
     return Product(flops / (2 * parts[0][2]), n, k, _narrow(kernel, item), stored, item, batch)
 
 

@@ -51,6 +51,7 @@ class LawFit:
     roofline: dict     # the same of the plain roofline
     parameters: dict = field(hash=False)
     releases_apart: float | None = None  # percent between the same shapes under two releases, in the median
+    tuned: list = field(default=(), hash=False)  # (experts, inner width) for which the framework has a tuned tile
 
     def time(self, work, chip: Chip):  # seconds
         "Time of a kernel by itself, launch and all"
