@@ -67,6 +67,7 @@ def stated(
     # "name": an entry with one value per layer; without it by a rule: "by", its "key" and "default", the two "values";
     # by "each" the key has a letter or number for each layer, and "words" say which value it stands for;
     # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these;
+    # "same": numbers of such entries of which the class makes the same;
     # "also": the second entry that a rule takes; "of": the list that its class computes of these, which nobody gives;
     # "picked": the entry that lists the layers that the rule picks, which counts where it is given;
     # "empty": whether its class makes of an empty list what it makes of none
@@ -82,7 +83,7 @@ def stated(
     if raw.get(column.get("picked")) is not None:
         column = column | {"key": column["picked"], "by": "among", "unless": {}}
     for other, usual in column.get("unless", {}).items():
-        if other in raw and raw[other] != usual:
+        if other in raw and raw[other] != usual and raw[other] not in column.get("same", {}).get(other, ()):
             said = name or column.get("of") or column["picked"]
             raise ModelError(f"config: {said} follows from {other}, which is not what was traced")
     if column.get("by") == "each" and entry_at(raw, column["key"]) is not None:

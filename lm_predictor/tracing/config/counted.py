@@ -321,6 +321,20 @@ def _beside(config, whole: dict, lists: dict, usual: dict, many: int):
     return [*listing, (), *((column,) for column in sorted(found, key=lambda column: column["default"] is None))]
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de17
+def _same(config, name: str, key: str, default) -> list[int]:
+    "The numbers of an entry of which a class makes the list that it makes without it; where it can, of more layers too"
+    many = layer_count(config)
+
+    def made(value, layers: int):
+        try:
+            return getattr(_made(config, {name: None, key: value}, layers), name)
+        except Exception:  # a config class refuses in many ways
+            return None
+    usual = {n: v for n in (many, 2 * many + 1) if (v := made(default, n))}
+    alike = lambda k: all(made(k, n) == v for n, v in usual.items())
+    return [k for k in range(1, many + 1) if k != default and alike(k)] if many in usual else []
+
+
 def _others(config, column: dict) -> dict:
     "The entries from which a class computes a list as well, with what it has by default"
     if not (name := column["name"] or column.get("of") or column.get("picked")):
@@ -328,7 +342,9 @@ def _others(config, column: dict) -> dict:
     rows, named = follows(type(config), name, {}), getattr(type(config), "attribute_map", {})
     own = {*LAYERS, column.get("key", "").partition(".")[0], column.get("also")}
     own |= {named.get(n, n) for n in SYMBOLIC} if not column["name"] else set()  # of a list of sizes, its kinds count
-    return {"unless": {k: v for row in rows for k, v in row.items() if k not in own}}
+    unless = {k: v for row in rows for k, v in row.items() if k not in own}
+    same = {k: numbers for k, v in unless.items() if column["name"] and (numbers := _same(config, name, k, v))}
+    return {"unless": unless} | ({"same": same} if same else {})
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #318dfbdf
 def _empty(config, column: dict) -> dict:
