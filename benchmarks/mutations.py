@@ -204,7 +204,8 @@ class Bench:
         from lm_predictor.verification.runs.counter import counted, workloads_of
         self.rng, self.uniform, self.db = random.Random(seed), uniform, Database(shipped_directory(), shipped_directory())
         self.records, self.evidence, self.numbers, self.data = {}, {}, {}, {}
-        for s in subjects(self.db):
+        types = sorted({re.sub(r"-[0-9a-f]{8}$", "", r) for r in records}) if records else [""]
+        for s in (s for model_type in types for s in subjects(self.db, model_type)):
             if s.configs and not s.record.functions and (not records or s.record.id in records or s.record.model_type in records):
                 # of a config with the layers that the record names: mutants are made of its text
                 alike = lambda row: with_layers_of(s.record, AutoConfig.for_model(**row[1]).to_dict()) is s.record
@@ -223,7 +224,8 @@ class Bench:
     def _all_sites(self):
         for data in list(self.data.values()):
             yield from model_sites(data)
-        for name in self.db.names():
+        graphs = [r.graph(case) for r in self.records.values() for case in r.cases]
+        for name in sorted({call.class_name for g in graphs for call in g.calls}):
             data = json.loads(self.db.path(name).read_text())
             if any(m in self.records for v in self.db.get(name).variants for m in v.models):
                 self.data[name] = data
