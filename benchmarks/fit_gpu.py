@@ -24,7 +24,7 @@ import numpy as np
 import gpu
 from lm_predictor import analyze
 from lm_predictor.measurement.device import Measured as Kernels, Probe, entries
-from lm_predictor.measurement.fit import errors
+from lm_predictor.measurement.fit import HIGH, errors
 from lm_predictor.measurement.tables import Measured, fitted, state_spaces
 from lm_predictor.models.sources.loading import load_config
 from lm_predictor.timing.hardware import load_hardware
@@ -40,6 +40,7 @@ H100, H200 = "nvidia_h100_sxm", "nvidia_h200_sxm"
 FILES, UNITS = {H100: "h100", H200: "h200"}, 132  # device -> how its files begin; multiprocessors of both
 LAYER = "meta-llama/Llama-3.1-8B|16|1|2048"       # model, sequences, new and cached tokens of a layer whose kernels were counted
 LARGE = 20e6                                      # bytes that only a layer's larger kernels move
+CACHED = 1.4  # times the bandwidth that a fit may say: no further than the H200's go of themselves
 STARTS = ({}, {"launch_s": 0.3}, {"launch_s": 3})
 
 
@@ -61,7 +62,7 @@ def of_kernels(device: str) -> list:
     data, chip = read(device, "kernels"), load_hardware(device)
     kind = lambda kind, shape: ROW if kind == BATCHED and shape[1] == 1 else kind
     rows = tuple((Probe(kind(k, shape), dtype, tuple(shape)), s) for k, dtype, shape, s in data["rows"])
-    found = entries(Kernels(rows, data["bandwidth"], data["host_kernel_s"]), dict(chip.peaks), chip.memory_bandwidth)
+    found = entries(Kernels(rows, data["bandwidth"], data["host_kernel_s"]), dict(chip.peaks), chip.memory_bandwidth, (*HIGH[:2], CACHED, HIGH[3]))
     return [e | {"version": data["torch"]} for e in found]
 
 

@@ -27,9 +27,9 @@ def test_every_file_is_of_a_device_that_ships():
 def test_fits_beat_the_roofline_on_shapes_they_have_not_seen(name):
     "PyTorch's kernels were measured on two devices of our own, and repeated: what fits a cache is read faster than memory"
     for fit in calibration(name).fits:
-        assert fit.held_out["mape"] < fit.roofline["mape"] and fit.held_out_rows > fit.fitted_rows / 3
+        assert fit.held_out["mape"] < fit.roofline["mape"] and fit.held_out_rows > fit.fitted_rows / 2
         assert fit.framework in SERVED or fit.framework == PYTORCH and name in MEASURED
-        assert 0 < fit.compute <= 1.01 and 0 < fit.memory < (20 if fit.framework == PYTORCH else 1.5) and fit.launch_s < 1e-4
+        assert 0 < fit.compute <= 1.01 and 0 < fit.memory < 1.5 and fit.launch_s < 1e-4
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -49,8 +49,8 @@ def test_a_device_that_was_not_measured_is_refused():
             COST.at(seq_len=8).on(device, PYTORCH)
 
 
-@pytest.mark.parametrize("name, steps", [("h100", 27), ("h200", 29)])
-def test_measured_steps_of_a_gpu(name, steps):
+@pytest.mark.parametrize("name, steps, roofline", [("h100", 27, 0.6), ("h200", 29, 0.7)])
+def test_measured_steps_of_a_gpu(name, steps, roofline):
     "Of the steps of whole models that a GPU took, nearly all are nearer than by the roofline, and 25 % off at most in the mean"
     rows = json.loads((Path(__file__).parents[1] / f"benchmarks/measured/{name}_models.json").read_text())["rows"]
     off, least = [], []
@@ -58,7 +58,7 @@ def test_measured_steps_of_a_gpu(name, steps):
         run = analyze(r["model"]).at(execution="eager", **{n: r[n] for n in ("batch_size", "seq_len", "cache_len")}).on(name, PYTORCH)
         off.append(abs(run.time_s / r["measured_s"] - 1))
         least.append(abs(run.least_s / r["measured_s"] - 1))
-    assert len(off) == steps and sum(off) / len(off) < 0.25 < 0.6 < sum(least) / len(least)
+    assert len(off) == steps and sum(off) / len(off) < 0.25 < roofline < sum(least) / len(least)
     assert sum(a < b for a, b in zip(off, least)) >= steps - 2
 
 
@@ -120,7 +120,6 @@ def test_intervals_cover_published_steps_of_families_that_they_were_not_made_wit
     covered = {tuple(g["name"]): g["covered"] for g in data["groups"] if g["rows"] >= 20 and g["by"] in (
         [], ["family"], ["framework", "system"])}
     assert 75 <= covered.pop(()) <= 85 and len(covered) > 15
-    assert covered.pop(("GLM-5",)) <= 96  # 48 of its 50 rows: wider than it should be
     assert all(65 <= part <= 95 for part in covered.values()), covered
 
 

@@ -189,18 +189,25 @@ def measure_device(
     told(len(left), len(left))
     return Measured(tuple(rows), wide, launch)
 
+# %% ../../nbs/measurement/03_device.ipynb #80a4570e
+def _halves(groups: list[str]) -> np.ndarray:
+    "Which rows are fitted: those of a half of the groups; every second row where there are too few groups"
+    chosen, names = fitted_groups(groups, 2), sorted(set(groups))
+    if min(chosen.sum(), (~chosen).sum()) < len(groups) / 3:
+        chosen = np.isin(groups, names[::2])
+    return chosen if min(chosen.sum(), (~chosen).sum()) >= 8 else np.arange(len(groups)) % 2 == 0
+
 # %% ../../nbs/measurement/03_device.ipynb #be9291c1
 LEAST = (1e-8, 0.005, 0.02, 1.0)  # of launch, compute, memory and power: a host without a graph, a cache that is large
 MOST = (1e-3, 1.0, 20.0, 12.0)
 
 
-def _entry(kind: str, dtype: str, rows: list, peak: float, wide: float) -> dict:
+def _entry(kind: str, dtype: str, rows: list, peak: float, wide: float, most: tuple) -> dict:
     "The fit of a kind of kernel, as it stands in a file"
     compute, memory = np.array([p.flops for p, _ in rows]) / peak, np.array([p.nbytes for p, _ in rows]) / wide
     seconds = np.array([s for _, s in rows])
-    chosen = fitted_groups([p.group for p, _ in rows], 2)
-    chosen = chosen if min(chosen.sum(), (~chosen).sum()) >= 8 else np.arange(len(rows)) % 2 == 0
-    x = fit_law(compute[chosen], memory[chosen], seconds[chosen], LEAST, MOST)
+    chosen = _halves([p.group for p, _ in rows])
+    x = fit_law(compute[chosen], memory[chosen], seconds[chosen], LEAST, most)
     held = ~chosen
     return {"kind": kind, "framework": PYTORCH, "version": torch.__version__, "dtype": dtype, "cache": "",
             **{n: float(f"{v:.4g}") for n, v in zip(NAMES, x)}, "fitted_rows": int(chosen.sum()),
@@ -212,6 +219,7 @@ def entries(
     measured: Measured,
     peaks: dict | None = None,       # number type -> FLOP/s that fits are parts of; without, of the fastest product
     bandwidth: float | None = None,  # bytes per second, likewise; without, that of a copy
+    most: tuple = MOST,              # of the parameters
 ) -> list[dict]:
     "The fits of all kinds of kernels and number types that were measured often enough"
     peaks, wide, found = peaks or measured.peaks(), bandwidth or measured.bandwidth, []
@@ -220,7 +228,7 @@ def entries(
             rows = [(p, s) for p, s in measured.rows if (p.kind, p.dtype) == (kind, dtype)]
             if len(rows) >= 12:
                 peak = peaks["fp32"] if kind in MOVED else peaks[short]
-                found.append(_entry(kind, dtype, rows, peak, wide))
+                found.append(_entry(kind, dtype, rows, peak, wide, most))
     return found
 
 # %% ../../nbs/measurement/03_device.ipynb #9f7b4e25

@@ -17,7 +17,7 @@ from ..cost.rules.operators import Operand, dense
 from .fit import errors, fit_parameters, fitted_groups
 from ..timing.laws.attention import DECODE, PROMPT, SHARED, SHARED_DECODE, Attention, plain_attention
 from ..timing.laws.collective import COLLECTIVE, AllReduce
-from ..timing.laws.experts import EXPERTS, default_tiles, spread_evenly
+from ..timing.laws.experts import EXPERTS, set_tile, spread_evenly, tuned_by_size
 from ..timing.laws.law import Chip, Law
 from ..timing.laws.product import PRODUCT, PRODUCT_BY_ROWS, Product
 from ..timing.kernels.calibrated import STREAMS
@@ -166,14 +166,15 @@ def experts(
             continue
         tokens, hidden, whole, chosen, many, split, parts = (_number(part[c]) for c in _EXPERTS)
         inner, (item, row_item) = whole / split, MIXED.get(dtype) or (BYTES[dtype], BYTES[dtype])
-        pairs = tuple(map(tuple, known.get(dtype, ())))
-        tiles = default_tiles(kernel, framework.lower(), dtype, tokens, many / parts, inner, pairs)
+        run = kernel, framework.lower(), dtype
+        pairs = known.get(dtype, []) if tuned_by_size(*run) else []
+        tiles = np.array([set_tile(*run, *sizes, pairs) for sizes in zip(tokens, many / parts, inner)], float)
         work = spread_evenly(tokens, chosen, many, hidden, inner, parts, item, row_item)
-        work = replace(work, **{name: np.array(v, float) for name, v in tiles.items()})
+        work = replace(work, set_rows=tiles[:, 0], set_columns=tiles[:, 1])
         nbytes = 3 * work.reached * hidden * inner * item + 4 * work.rows * hidden
         groups = np.array([f"{a:.0f},{b:.0f},{c:.0f},{d:.0f}" for a, b, c, d in zip(many, chosen, hidden, inner)])
         yield Measured(EXPERTS, "experts", kernel, dtype, "", "", work, 6 * work.rows * hidden * inner, nbytes,
-                       _number(part.latency) / 1e3, groups, pairs if tiles else ())
+                       _number(part.latency) / 1e3, groups, tuple(map(tuple, pairs)))
 
 # %% ../../nbs/measurement/04_tables.ipynb #e5afb91d
 _LINEAR = ("batch_size", "seq_len", "d_conv", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim", "nheads",

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TILES', 'PARAMETERS', 'EXPERTS', 'TRITON', 'Experts', 'Grouped', 'spread_evenly', 'grouped_time', 'around_time',
-           'experts_time', 'default_tile', 'default_tiles']
+           'experts_time', 'default_tile', 'tuned_by_size', 'set_tile']
 
 # %% ../../../nbs/timing/laws/03_experts.ipynb #5c470c3b
 from dataclasses import dataclass
@@ -132,16 +132,17 @@ def default_tile(
     return rows, 64 if tokens <= 64 else 128
 
 
-def default_tiles(kernel: str, framework: str, dtype: str, tokens, experts, inner, tuned) -> dict:
-    """The tile that is set for experts of these sizes, one number each or several: `set_rows` and `set_columns`.
+def tuned_by_size(kernel: str, framework: str, dtype: str) -> bool:
+    "Whether a kernel takes its tile from such a file"
+    triton = "triton" in kernel and "oaitriton" not in kernel
+    return triton and framework in ("vllm", "sglang") and dtype in TRITON
 
-    tuned: (experts, inner width) for which the framework has a tile. Both are 0 for these, and for other kernels.
+
+def set_tile(kernel: str, framework: str, dtype: str, tokens, experts, inner, tuned) -> tuple:
+    """Rows and columns of the tile that is set for experts of these sizes; 0 and 0 where the best is run.
+
+    tuned: (experts, inner width) for which the framework has a tile.
     """
-    if "triton" not in kernel or "oaitriton" in kernel or framework not in ("vllm", "sglang") or dtype not in TRITON:
-        return {}
-    known, several = {tuple(pair) for pair in tuned}, hasattr(tokens, "__len__")
-    sizes = zip(tokens, experts, inner) if several else [(tokens, experts, inner)]
-    tiles = [(0, 0) if (round(e), round(i)) in known else default_tile(framework, dtype, t, e) for t, e, i in sizes]
-    rows, columns = zip(*tiles)
-    return {"set_rows": type(tokens)(rows[0]), "set_columns": type(tokens)(columns[0])} if not several else {
-        "set_rows": rows, "set_columns": columns}
+    if not tuned_by_size(kernel, framework, dtype) or [round(experts), round(inner)] in [*map(list, tuned)]:
+        return 0, 0
+    return default_tile(framework, dtype, tokens, experts)
