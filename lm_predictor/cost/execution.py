@@ -15,10 +15,10 @@ from ..records.analysis import ZERO, Cost
 
 # %% auto #0
 __all__ = ['EXECUTIONS', 'DEFAULT_EXECUTION', 'SIZED', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers',
-           'readers', 'ancestors', 'attentions', 'planned', 'columns', 'applies_mask', 'picked', 'merge_attention',
-           'only_kept_pairs', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies', 'interrupted', 'fuse',
-           'same_rows', 'in_order', 'outside', 'distinct_elements', 'multiplies', 'kernel', 'title', 'plan_of',
-           'kernels_of', 'source_kernels', 'unwritten']
+           'readers', 'parents', 'ancestors', 'attentions', 'planned', 'columns', 'applies_mask', 'picked',
+           'merge_attention', 'only_kept_pairs', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies',
+           'interrupted', 'fuse', 'same_rows', 'in_order', 'outside', 'distinct_elements', 'multiplies', 'kernel',
+           'title', 'plan_of', 'kernels_of', 'source_kernels', 'unwritten']
 
 # %% ../../nbs/cost/00_execution.ipynb #8a16ae02
 EXECUTIONS = ("eager", "fused", "flash", "kernels", "engine")
@@ -82,11 +82,18 @@ def readers(nodes: dict[int, Node]) -> dict[int, list[int]]:
     return read
 
 
-def ancestors(nodes: dict[int, Node]) -> dict[int, set[int]]:
-    "Operator -> all operators that it depends on"
+def parents(nodes: dict[int, Node]) -> dict[int, set[int]]:
+    "Operator -> the operators that make what it reads"
     found, made = {}, makers(nodes)
     for i, n in nodes.items():
-        direct = {m for r in n.reads for m in made.get(r.tensor, ()) if m in found}
+        found[i] = {m for r in n.reads for m in made.get(r.tensor, ()) if m in found}
+    return found
+
+
+def ancestors(nodes: dict[int, Node]) -> dict[int, set[int]]:
+    "Operator -> all operators that it depends on"
+    found = {}
+    for i, direct in parents(nodes).items():
         found[i] = direct.union(*(found[m] for m in direct))
     return found
 
@@ -289,7 +296,9 @@ def append_in_place(plan: Plan) -> Plan:
 def fold_copies(plan: Plan) -> Plan:
     "A plan without copies within one element size: their readers read the original"
     nodes, tensors, made, kept = dict(plan.nodes), plan.graph.tensors, makers(plan.nodes), wanted(plan.graph)
-    for i, n in plan.nodes.items():
+    read = {t: {*rows} for t, rows in readers(nodes).items()}
+    for i in plan.nodes:
+        n = nodes[i]
         if n.kind != "copy" or base_name(n.op) not in ("clone", "contiguous") or len(n.reads) != 1:
             continue
         source, copied = n.reads[0], n.writes[0][0]
@@ -297,22 +306,23 @@ def fold_copies(plan: Plan) -> Plan:
         if copied in kept or max(len(made.get(source.tensor, ())), len(made[copied])) > 1 or not same:
             continue
         del nodes[i]
-        for j, m in list(nodes.items()):
-            if any(r.tensor == copied for r in m.reads):
-                nodes[j] = replace(
-                    m,
-                    reads=tuple(
-                        (source if r.view < 0 else replace(r, tensor=source.tensor)) if r.tensor == copied else r
-                        for r in m.reads
-                    ),
-                )
+        reading = read.pop(copied, set()) - {i}
+        read[source.tensor] |= reading
+        for j in reading & {*nodes}:
+            nodes[j] = replace(
+                nodes[j],
+                reads=tuple(
+                    (source if r.view < 0 else replace(r, tensor=source.tensor)) if r.tensor == copied else r
+                    for r in nodes[j].reads
+                ),
+            )
     return replace(plan, nodes=nodes)
 
 # %% ../../nbs/cost/00_execution.ipynb #8b49282f
-def interrupted(group: set[int], above: dict[int, set[int]]) -> bool:
-    "Whether an operator outside a group needs some of it and is needed by some of it"
-    outside = set().union(*(above[i] for i in group)) - group
-    return any(above[i] & group for i in outside)
+def interrupted(group: set[int], direct: dict[int, set[int]], above: dict[int, set[int]]) -> bool:
+    "Whether an operator outside a group needs some of it and is needed by some. direct: parents; above: ancestors"
+    outside = set().union(*(direct[i] for i in group)) - group  # what lies between ends in one of these
+    return any(not above[i].isdisjoint(group) for i in outside)
 
 # %% ../../nbs/cost/00_execution.ipynb #3a54af82
 FUSABLE = frozenset({"pointwise", "copy", "gather", "reduction", "softmax", "norm", "create"})
@@ -333,9 +343,8 @@ def _made_where_used(nodes: dict, read: dict, producers: set[int], both: set[int
 # %% ../../nbs/cost/00_execution.ipynb #34fadd20
 def fuse(plan: Plan) -> list[list[int]]:
     "The operators of a plan, those that run in one kernel together"
-    nodes, graph, made, read, above = (
-        plan.nodes, plan.graph, makers(plan.nodes), readers(plan.nodes), ancestors(plan.nodes)
-    )
+    nodes, graph, made, read = plan.nodes, plan.graph, makers(plan.nodes), readers(plan.nodes)
+    direct, above = parents(nodes), ancestors(nodes)
     scopes = {
         call: tuple(c for c in graph.chain(call) if graph.calls[c].repeat != parse(1))
         for call in {n.call for n in nodes.values()}
@@ -353,7 +362,7 @@ def fuse(plan: Plan) -> list[list[int]]:
                 needed = _made_where_used(nodes, read, group[p], both) and r.tensor not in dict(n.writes)
             else:
                 needed = set(read[r.tensor]) <= both or any(_domain(nodes[m]) == r.elements for m in group[i])
-            if needed and same_rows(nodes[m] for m in both) and not interrupted(both, above):
+            if needed and same_rows(nodes[m] for m in both) and not interrupted(both, direct, above):
                 group |= {m: both for m in both}
     return [sorted(g, key=place.get) for g in {id(g): g for g in group.values()}.values()]
 

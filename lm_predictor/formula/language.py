@@ -282,13 +282,6 @@ def parse(
     return _located(where, _parse, text, None if known is None else frozenset(known))
 
 # %% ../../nbs/formula/01_language.ipynb #6ef26f77
-def _coefficient(term: Formula) -> "tuple[int | Fraction, Formula]":
-    "A term as its constant and the rest: 2*a*b is (2, a*b)"
-    if _is_number(term): return term.args[0], _number(1)
-    if term.op == "*" and _is_number(term.args[0]): return term.args[0].args[0], _multiply(*term.args[1:])
-    return 1, term
-
-
 def total(
     formulas: Iterable,
     times: "Iterable | None" = None,  # how often each is added; once, if not given
@@ -297,9 +290,9 @@ def total(
     counts: dict = {}
     for formula, n in zip(map(parse, formulas), itertools.repeat(1) if times is None else times):
         for term in formula.args if formula.op == "+" else (formula,):
-            count, rest = _coefficient(term)
+            count, rest = term._term
             counts[rest] = counts.get(rest, 0) + n*count
-    return _add(*[_multiply(_number(count), rest) for rest, count in counts.items()])
+    return _add(*[rest if count == 1 else _multiply(_number(count), rest) for rest, count in counts.items()])
 
 # %% ../../nbs/formula/01_language.ipynb #647fdc62
 def _terms(formula: Formula) -> list:

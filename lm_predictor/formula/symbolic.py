@@ -12,7 +12,7 @@ from .tree import (
     Formula, FormulaError, _add, _call, _check_name, _constant, _divide, _floor_divide, _is_number, _modulo,
     _multiply, _number, _power, _short)
 from .caches import registered
-from .language import _coefficient, parse
+from .language import parse
 
 # %% auto #0
 __all__ = ['to_sympy', 'from_sympy', 'terms_of']
@@ -58,7 +58,7 @@ _FROM_SYMPY = {  # class name -> formula of the converted arguments
     "floor": functools.partial(_call, "floor"), "FloorToInt": functools.partial(_call, "floor"),
     "ceiling": functools.partial(_call, "ceil"), "CeilToInt": functools.partial(_call, "ceil"),
     "TruncToInt": _truncate, "ToFloat": lambda a: a, "Identity": lambda a: a, "PowByNatural": _power,
-    "Add": lambda *terms: _add(*sorted(terms, key=lambda term: str(_coefficient(term)[1]))),
+    "Add": lambda *terms: _add(*sorted(terms, key=lambda term: str(term._term[1]))),
 }
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
+from .caches import cached
+
 # %% auto #0
 __all__ = ['MAX_LENGTH', 'MAX_OPERATORS', 'MAX_DEPTH', 'MAX_DIGITS', 'MAX_EXPONENT', 'MAX_BITS', 'FUNCTIONS', 'FormulaError',
            'Reference', 'Formula', 'reads_text', 'reference']
@@ -82,6 +84,7 @@ class Formula:
         if depth > MAX_DEPTH: raise FormulaError(f"the formula nests more than {MAX_DEPTH} operations")
         vars(self)["depth"] = depth
 
+    def __hash__(self): return self._hash
     def __str__(self): return self._text
     def __repr__(self): return f"Formula({str(self)!r})"
     def __reduce__(self): return Formula, (self.op, self.args)  # without the cached values
@@ -105,6 +108,8 @@ class Formula:
     references = cached_property(lambda self: _references(self))  # distinct, in reading order, nested ones too
     operands = property(lambda self: _operands(self))             # the formulas directly below
     _text = cached_property(lambda self: _print(self))
+    _hash = cached_property(lambda self: hash((self.op, self.args)))
+    _term = cached_property(lambda self: _coefficient(self))      # its constant and the rest: 2*a*b is (2, a*b)
     _run = cached_property(lambda self: _closure(self, _EXACT))
 
     def substitute(self, mapping: Mapping) -> "Formula": return _substitute(self, mapping)
@@ -130,6 +135,7 @@ def _references(formula: Formula) -> tuple:
     return tuple(dict.fromkeys([*own, *below]))
 
 # %% ../../nbs/formula/00_tree.ipynb #13604508
+@cached(maxsize=10_000)
 def _number(value: "int | Fraction") -> Formula:
     "A constant: an int where it is whole, else a Fraction"
     if type(value) is not int:
@@ -181,6 +187,7 @@ def reads_text(read: Callable) -> Callable:
 
 def _constant(value) -> Formula:
     "A Python number as a formula; a float means the decimal that it prints"
+    if type(value) is int: return _number(value)
     if isinstance(value, float) and math.isfinite(value): return _number(Fraction(repr(float(value))))
     if isinstance(value, numbers.Rational) and not isinstance(value, bool):
         return _number(Fraction(int(value.numerator), int(value.denominator)))
@@ -215,6 +222,13 @@ def _rounded(op: str, rule: Callable, a: Formula, b: Formula) -> Formula:
 
 _floor_divide = functools.partial(_rounded, "//", operator.floordiv)
 _modulo = functools.partial(_rounded, "%", operator.mod)
+
+
+def _coefficient(term: Formula) -> "tuple[int | Fraction, Formula]":
+    "A term as its constant and the rest: 2*a*b is (2, a*b)"
+    if _is_number(term): return term.args[0], _number(1)
+    if term.op == "*" and _is_number(term.args[0]): return term.args[0].args[0], _multiply(*term.args[1:])
+    return 1, term
 
 
 def _power(base: Formula, exponent: Formula) -> Formula:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..records.storage.files import model_id, model_paths
+from ..records.storage.files import model_id, model_paths, read_record
 from ..formula.language import parse
 from .config.attributes import NESTED, flat
 from .config.kinds import entry_at, layer_counts, layer_paths, shown_path
@@ -298,7 +298,7 @@ def stored_records(model_type: str, db: Database, accelerated: bool | None = Fal
         for path in model_paths(directory, f"{model_type}-*"):
             own = re.fullmatch(r"[0-9a-f]{8}", model_id(path)[len(model_type) + 1:])  # xlm- is not xlm-roberta-
             if own and db.home(model_id(path)) == directory:
-                record = record_from_json(read_json(path), str(path))
+                record = record_from_json(read_record(path), str(path))
                 if accelerated in (None, bool(record.functions)):
                     yield path, record
 

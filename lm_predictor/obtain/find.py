@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cost.rules.functions import RULES
+from ..formula.caches import uncollected
 from ..formula.tree import FormulaError
 from ..models.matching import fits, has_every_kind, misfits, outdated, stored_records, with_layers_of
 from ..models.parts import unknown_type
@@ -66,6 +67,7 @@ def _reason(refused: list[list[str]]) -> str:
     return next((r for r in nearest if r.split()[0] in everywhere), nearest[0])
 
 
+@uncollected()
 def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = False) -> _Search:
     model_type, refused, stale, spare = config["model_type"], [], None, None
     plain = model_type.translate(str.maketrans("", "", "_-.")).isalnum()

@@ -5,16 +5,20 @@
 # %% ../../nbs/records/03_model.ipynb #d97989fc
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from ..formula.caches import cached
 from ..formula.language import Condition, parse, parse_condition
 from ..formula.tree import Formula, FormulaError
 from .analysis import _FORMULA, _TEXT, _WORKLOAD, _one_line
 from .cases import CASE_NAMES, Case
-from .graph import Graph, check_graph, check_names, graph_from_json, graph_to_json
+from .graph import Graph, _formula, check_graph, check_names, graph_from_json, graph_to_json
 
 # %% auto #0
 __all__ = ['RECORD_SCHEMA', 'broken_rule', 'moved', 'nearest', 'RecordError', 'Cases', 'ModelRecord', 'record_to_json',
@@ -201,6 +205,9 @@ def nearest(conditions, values: dict, down: bool = False) -> dict:
     return {n: sizes[n] for n in ("batch_size", "seq_len", "cache_len") if sizes.get(n) != values.get(n)}
 
 # %% ../../nbs/records/03_model.ipynb #e2f7ccf9
+_assumed = cached(maxsize=10_000)(parse_condition)
+
+
 def _full_context(c: Condition) -> bool:
     "Whether a condition only says that a workload's tokens do not fill all positions of a model"
     return c.relation == "!=" and str(c.left) == "max_position_embeddings" and c.right.names <= {"cache_len", "seq_len"}
@@ -210,21 +217,41 @@ class RecordError(ValueError):
     "A model record that cannot be read; the text names the file and what is wrong"
 
 
+def _calls(row: object) -> dict | None:
+    "What the text of a case says of its calls alone; None where that is not the text of one"
+    _, begins, rest = row.partition(',"calls":') if isinstance(row, str) else ("", "", "")
+    calls, ends, _ = rest.partition(',"lines":')
+    with contextlib.suppress(ValueError):
+        return {"calls": json.loads(calls)} if begins and ends else None
+
+
+def _with_paths(graph: Graph, renames: tuple) -> Graph:
+    "A graph with other paths of modules"
+    if not renames:
+        return graph
+    return replace(graph, calls=tuple(
+        replace(c, path=functools.reduce(lambda path, name: name(path), renames, c.path)) for c in graph.calls
+    ))
+
+
 class Cases(Mapping):
     "The graphs of a record by case, each read when it is asked for; a damaged one raises RecordError then"
 
     def __init__(
         self,
-        rows: Mapping,              # case name -> Graph or its JSON
+        rows: Mapping,              # case name -> Graph, its JSON, or the text of that
         names: set,                 # what its formulas may use
         where: str = "model record",  # the file that they are from, for errors
+        renames: tuple[Callable[[str], str], ...] = (),  # what paths of modules go through when a case is read
     ):
         self._rows, self._names, self._where, self._read = dict(rows), frozenset(names), where, {}
+        self._renames = renames
 
     def __getitem__(self, case: str) -> Graph:
         if case not in self._read:
-            row = self._rows[case]
-            self._read[case] = row if isinstance(row, Graph) else self._parsed(case, row)
+            row = self._row(case)
+            graph = row if isinstance(row, Graph) else self._parsed(case, row)
+            self._read[case] = _with_paths(graph, self._renames)
         return self._read[case]
 
     def __iter__(self) -> Iterator[str]:
@@ -238,7 +265,20 @@ class Cases(Mapping):
 
     def __or__(self, other: Mapping) -> Cases:
         "These and others, which go before"
-        return Cases({**self._rows, **self._read, **other}, self._names, self._where)
+        own = {case: self[case] for case in self} if self._renames else {**self._rows, **self._read}
+        return Cases({**own, **other}, self._names, self._where)
+
+    def _row(self, case: str) -> object:
+        "A Graph, or its JSON"
+        row = self._rows[case]
+        if isinstance(row, str):
+            try:
+                row = self._rows[case] = json.loads(row)
+            except (ValueError, RecursionError) as e:
+                raise RecordError(
+                    f"{self._where}: $.cases.{case}: is not valid JSON ({_one_line(str(e))}); restore or delete it"
+                ) from None
+        return row
 
     def _parsed(self, case: str, row: object) -> Graph:
         try:
@@ -249,26 +289,23 @@ class Cases(Mapping):
         return graph
 
     def _damaged(self, case: str, why: str) -> RecordError:
-        rule = broken_rule({**_EMPTY, "cases": {case: self._rows[case]}}) or f"$.cases.{case}: {_one_line(why)}"
+        rule = broken_rule({**_EMPTY, "cases": {case: self._row(case)}}) or f"$.cases.{case}: {_one_line(why)}"
         return RecordError(f"{self._where}: {rule}; restore or delete it")
 
     def renamed(self, name: Callable[[str], str]) -> Cases:
         "These with other paths of modules"
-        rows = {}
-        for case, row in self._rows.items():
-            row = self._read.get(case, row)
-            if isinstance(row, Graph):
-                rows[case] = replace(row, calls=tuple(replace(c, path=name(c.path)) for c in row.calls))
-            else:
-                rows[case] = {**row, "calls": [[name(path), *rest] for path, *rest in row["calls"]]}
-        return Cases(rows, self._names, self._where)
+        other = Cases(self._rows, self._names, self._where, (*self._renames, name))
+        other._read = {case: _with_paths(graph, (name,)) for case, graph in self._read.items()}
+        return other
 
     @property
     def called_classes(self) -> list[str]:
         "The classes whose modules are called in any case, without parsing a formula"
         found = {}
-        for case, row in self._rows.items():
+        for case in self._rows:
             try:
+                calls = _calls(self._rows[case])
+                row = self._row(case) if calls is None else calls
                 found |= dict.fromkeys(
                     [c.class_name for c in row.calls] if isinstance(row, Graph) else [c[1] for c in row["calls"]]
                 )
@@ -326,11 +363,11 @@ class ModelRecord:
     @property
     def conditions(self) -> list[Condition]:
         "The assumptions that all cases share, readable by a program"
-        return [parse_condition(a) for a in self.assumptions]
+        return [_assumed(a) for a in self.assumptions]
 
     def conditions_of(self, case: str) -> list[Condition]:
         "All assumptions of a case: the shared ones and its own, without those that part nothing"
-        found = [*self.conditions, *map(parse_condition, self.case_assumptions.get(case, ()))]
+        found = [*self.conditions, *map(_assumed, self.case_assumptions.get(case, ()))]
         return [c for c in found if not _full_context(c)]
 
     def case(self, base: Case, values: dict) -> str:
@@ -396,10 +433,11 @@ def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
     try:
         record = ModelRecord(
             data["id"], data["model_type"], data["class_name"], data["packages"], data["symbols"], data["settings"],
-            tuple(data["assumptions"]), parse(data["parameters"]), parse(data["weight_bytes"]),
-            [[p, c, parse(n), parse(w)] for p, c, n, w in data["modules"]], data["uncounted"], tuple(data["notes"]),
+            tuple(data["assumptions"]), _formula(data["parameters"]), _formula(data["weight_bytes"]),
+            [[p, c, _formula(n), _formula(w)] for p, c, n, w in data["modules"]], data["uncounted"],
+            tuple(data["notes"]),
             data["cases"], {name: tuple(a) for name, a in data.get("case_assumptions", {}).items()},
-            tuple(map(parse, data.get("experts", ()))), data.get("method", "symbolic"), data.get("verification", {}),
+            tuple(map(_formula, data.get("experts", ()))), data.get("method", "symbolic"), data.get("verification", {}),
             data.get("aliases", {}), tuple(data.get("keys", ())), tuple(data.get("functions", ())),
             data.get("layers", {}), where
         )

@@ -21,6 +21,7 @@ from ..cost.rules.operators import CONVENTION
 from .views.paths import called_modules, kernel_paths
 from ..cost.checkpoint.quantized import QuantizedGraph, quantized_graph
 from ..cost.workload import PROMPT, Workload, reached_of, whole
+from ..formula.caches import uncollected
 from ..formula.tree import FormulaError
 from ..models.weights.quantization import Quantization
 from ..records.graph import Graph
@@ -282,6 +283,7 @@ class ModelCost:
         kind = self.record.class_name.rpartition(".")[2]
         return f"ModelCost({self.model!r}: {kind}, {self.parameters:,} parameters; .at(...) gives numbers)"
 
+    @uncollected()
     def at(self, workload: Workload | None = None, execution: str = DEFAULT_EXECUTION, without=(), **sizes) -> Run:
         """Numbers at a workload: a Workload, or its fields by keyword (batch_size, seq_len, cache_len, logits, ...).
 
@@ -335,8 +337,7 @@ class ModelCost:
         The rewrites have conditions on sizes, which nobody has looked at. given: whether the workload's w_bits is asked
         for. Raises ModelError; the cost must be one that answers the execution.
         """
-        values = {**self.values, **workload.symbols}
-        stored = self._stored(case, given, values)
+        stored = self._stored(case, given, {**self.values, **workload.symbols})
         return stored, *self._plan(case, execution, left_out(execution, without), stored)
 
     def _stored(self, case: str, given: bool, values: dict) -> QuantizedGraph:
@@ -436,8 +437,7 @@ class ModelCost:
 
         Raises ModelError when the workload is outside of what the formulas assume.
         """
-        learned = "max_position_embeddings" in self.record.parameters.names
-        most = self._positions if learned else math.inf
+        most = self._positions if "max_position_embeddings" in self.record.parameters.names else math.inf
         if workload.cache_len + workload.seq_len > most:
             raise ModelError(
                 f"{self.model} has {most} learned positions; {workload.cache_len} cached "

@@ -38,9 +38,10 @@ def entry_at(raw: dict, key: str):
 
 def _each(given, column: dict, layers: int) -> list:
     "What an entry that has a letter or a number for each layer says; raises ModelError"
-    if not isinstance(given, (str, list, tuple)) or len(given) != layers:
+    longer = isinstance(given, (str, list, tuple)) and len(given) > layers and column.get("longer")
+    if not isinstance(given, (str, list, tuple)) or len(given) != layers and not longer:
         raise ModelError(f"config: {column['key']} must say something of each of {layers} layers, got {given!r:.60}")
-    rows = [str(int(v)) if isinstance(v, bool) else str(v) for v in given]
+    rows = [str(int(v)) if isinstance(v, bool) else str(v) for v in given[:layers]]
     strange = next((v for v in rows if v not in column["words"]), None)
     if strange is not None:
         raise ModelError(f"config: {column['key']} has {strange!r:.20}; traced: {', '.join(column['words'])}")
@@ -66,6 +67,7 @@ def stated(
     raw: dict,  # a config, each entry under the name that its class gives it
     # "name": an entry with one value per layer; without it by a rule: "by", its "key" and "default", the two "values";
     # by "each" the key has a letter or number for each layer, and "words" say which value it stands for;
+    # "longer": whether its class leaves out what such an entry says of further layers, that other engines run;
     # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these;
     # "same": numbers of such entries of which the class makes the same;
     # "also": the second entry that a rule takes; "of": the list that its class computes of these, which nobody gives;

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ...formula.caches import cached
 from ...formula.language import parse
 
 # %% auto #0
@@ -29,6 +30,9 @@ class Inputs:
         return Fraction(self.bits, 8) + Fraction(groups * self.scale, in_features)
 
 
+_formula = cached(maxsize=1000)(parse)
+
+
 @dataclass(frozen=True)
 class Format:
     "How the weights of a matrix are stored, and how its product runs"
@@ -45,7 +49,7 @@ class Format:
     def nbytes(self, out_features: int, in_features: int) -> int:
         "Bytes of all tensors of one matrix"
         sizes = {"out_features": out_features, "in_features": in_features}
-        return sum(math.ceil(parse(formula).evaluate(sizes)) for _, formula in self.tensors)
+        return sum(math.ceil(_formula(formula).evaluate(sizes)) for _, formula in self.tensors)
 
 # %% ../../../nbs/models/weights/00_formats.ipynb #bef29914
 def _ceil(size: str, over: int) -> str:

@@ -19,18 +19,7 @@ from ..config.validation import ModelError
 # %% auto #0
 __all__ = ['ALGORITHMS', 'METHODS', 'names_of', 'matches', 'Patterns', 'Quantization', 'read_quantization']
 
-# %% ../../../nbs/models/weights/01_quantization.ipynb #dff14f16
-def _expression(pattern: str) -> str:
-    "A regular expression of a config that takes no time to speak of; raises ModelError"
-    try:
-        re.compile(pattern)
-    except re.error as e:
-        raise ModelError(f"config: quantization_config: {pattern[:60]!r} is no regular expression: {e}") from None
-    if len(pattern) > 300 or re.search(r"[*+}][^()]*\)\s*[*+{]", pattern):
-        raise ModelError(f"config: quantization_config: {pattern[:60]!r} repeats what repeats; write it more plainly")
-    return pattern
-
-
+# %% ../../../nbs/models/weights/01_quantization.ipynb #a17e5c01
 def names_of(path: str) -> list[str]:
     "The names that a checkpoint may have for a module, its name in transformers first; experts one by one"
     inside = [path]
@@ -42,6 +31,22 @@ def names_of(path: str) -> list[str]:
         *names, *(f"language_model.{n}" for n in names),
         *(f"{start}.{n}" for n in body if n not in names for start in ("model.language_model", "backbone"))
     )))
+
+# %% ../../../nbs/models/weights/01_quantization.ipynb #dff14f16
+_PLAIN = re.compile(r"[\w.-]+")  # a name, and the expression of one
+
+
+def _expression(pattern: str) -> str:
+    "A regular expression of a config that takes no time to speak of; raises ModelError"
+    if len(pattern) <= 300 and _PLAIN.fullmatch(pattern):
+        return pattern
+    try:
+        re.compile(pattern)
+    except re.error as e:
+        raise ModelError(f"config: quantization_config: {pattern[:60]!r} is no regular expression: {e}") from None
+    if len(pattern) > 300 or re.search(r"[*+}][^()]*\)\s*[*+{]", pattern):
+        raise ModelError(f"config: quantization_config: {pattern[:60]!r} repeats what repeats; write it more plainly")
+    return pattern
 
 
 def matches(rule: str, pattern: str, name: str, class_name: str) -> bool:
@@ -64,7 +69,15 @@ class Patterns:
 
     @cached_property
     def _plain(self) -> frozenset[str]:
-        return frozenset(p for p in self.patterns if re.fullmatch(r"[\w.-]+", p))
+        return frozenset(p for p in self.patterns if _PLAIN.fullmatch(p))
+
+    @cached_property
+    def _ends(self) -> dict[str, list[int]]:
+        "The last part of plain names -> how long those are, the longest first; empty for names without a dot"
+        found = {}
+        for p in self._plain:
+            found.setdefault(p.rpartition(".")[2] if "." in p else "", set()).add(len(p))
+        return {end: sorted(lengths, reverse=True) for end, lengths in found.items()}
 
     @cached_property
     def _others(self) -> tuple[str, ...]:
@@ -84,14 +97,22 @@ class Patterns:
             return ""
         return next((p for p in self._others if p == "*" or matches(self.rule, p, name, class_name)), "")
 
+    def _plain_name(self, name: str) -> str:
+        "The plain name of a module, by the method's rule also of what it lies in, or how it ends; empty without one"
+        plain, end = self._plain, len(name)
+        if not plain or name in plain or self.rule == "compressed-tensors":
+            return name if name in plain else ""
+        while (end := name.rfind(".", 0, end)) > 0:
+            if name[:end] in plain:
+                return name[:end]
+        if self.rule == "transformers":
+            lengths = (n for last in (name.rpartition(".")[2], "") for n in self._ends.get(last, ()))
+            return next((name[-n:] for n in lengths if n < len(name) and name[-n:] in plain), "")
+        return ""
+
     def naming(self, name: str, class_name: str) -> str:
         "The pattern that names a module; empty where none does"
-        parts = name.split(".")
-        near = [name] if self.rule == "compressed-tensors" else [
-            ".".join(parts[:n]) for n in range(len(parts), 0, -1)
-        ]
-        near += [name[n:] for n in range(1, len(name))] if self.rule == "transformers" else []
-        found = next((p for p in near if p in self._plain), "") or self._other(name, class_name)
+        found = self._plain_name(name) or self._other(name, class_name)
         return found or (class_name if self.rule == "compressed-tensors" and class_name in self._plain else "")
 
 # %% ../../../nbs/models/weights/01_quantization.ipynb #27e46762

@@ -20,7 +20,8 @@ from pathlib import Path
 # %% auto #0
 __all__ = ['MOST', 'PATIENCE', 'PACKED', 'dumps', 'check_regular', 'read_bytes', 'read_text', 'write_bytes', 'write_text',
            'write_json', 'DatabaseError', 'read_json', 'check_writable', 'sweep', 'held', 'locked', 'packed_path',
-           'packed_paths', 'model_path', 'model_paths', 'model_id', 'class_path', 'class_paths', 'class_id']
+           'packed_paths', 'model_path', 'model_paths', 'model_id', 'class_path', 'class_paths', 'class_id',
+           'read_record']
 
 # %% ../../../nbs/records/storage/00_files.ipynb #e677aba3
 def dumps(data: object) -> str:
@@ -151,10 +152,11 @@ class DatabaseError(LookupError):
     "A record that is not there or cannot be read; the text names it, the reason and near names"
 
 
-def read_json(path: Path) -> object:
-    "Parsed JSON of a file, which may be compressed (.xz, .gz); raises DatabaseError naming file, line and reason"
+@contextlib.contextmanager
+def _readable(path: Path):
+    "Within it, what makes a file unreadable raises DatabaseError, which names the file, the line and the reason"
     try:
-        return json.loads(_unpacked(path))
+        yield
     except _Torn as e:
         raise DatabaseError(f"{path} is no whole {e} file; restore or delete it") from None
     except json.JSONDecodeError as e:
@@ -169,6 +171,12 @@ def read_json(path: Path) -> object:
         raise DatabaseError(
             f"{path} cannot be read ({(e.strerror or 'unknown reason').lower()}); restore or delete it"
         ) from None
+
+
+def read_json(path: Path) -> object:
+    "Parsed JSON of a file, which may be compressed (.xz, .gz); raises DatabaseError naming file, line and reason"
+    with _readable(path):
+        return json.loads(_unpacked(path))
 
 # %% ../../../nbs/records/storage/00_files.ipynb #7df4b0af
 def check_writable(directory: Path) -> None:
@@ -288,3 +296,34 @@ def class_paths(directory: Path) -> list[Path]:
 def class_id(path: Path) -> str:
     "The name of the class whose record is in a file"
     return model_id(path).removesuffix(".json")
+
+# %% ../../../nbs/records/storage/00_files.ipynb #69a0f2f5
+_CASES, _CASE = ',"cases":{', '":{"tensors":['
+
+
+def _with_cases(text: str) -> tuple[dict, dict] | None:
+    "What a packed record says before its cases, and the text of each; None where it is not written as those are"
+    start, found = text.find(_CASES), {}
+    if start < 0 or not text.endswith("}}}"):
+        return None
+    at = start + len(_CASES)
+    while at < len(text) - 2:
+        body = text.find(_CASE, at)
+        after = text.find(_CASE, body + 1)
+        end = text.rfind(',"', body, after) if after >= 0 else len(text) - 2
+        if body < 0 or text[at] != '"' or text[end - 1] != "}":
+            return None
+        found[text[at + 1:body]] = text[body + 2:end]
+        at = end + 1
+    try:
+        return json.loads(text[:start] + "}"), found
+    except ValueError:
+        return None
+
+
+def read_record(path: Path) -> object:
+    "Parsed JSON of a model's record, whose cases may be their text instead; raises DatabaseError as `read_json` does"
+    with _readable(path):
+        text = _unpacked(path)
+        parts = _with_cases(text)
+        return parts[0] | {"cases": parts[1]} if parts else json.loads(text)

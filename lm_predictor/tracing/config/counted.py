@@ -5,6 +5,7 @@
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de03
 from __future__ import annotations
 
+import inspect
 import itertools
 import random
 import re
@@ -26,7 +27,7 @@ __all__ = ['NUMBERS', 'MANY', 'Pattern', 'layer_keys', 'drawn_layers', 'counted_
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de05
 _BY = ("every", "step", "first and every")
-NUMBERS = (("first", 1), ("first", 2), ("last", 1), *((by, n) for n in range(2, 9) for by in _BY))
+NUMBERS = (*(("first", n) for n in range(1, 5)), ("last", 1), *((by, n) for n in range(2, 9) for by in _BY))
 
 
 def _candidates(config, whole: dict, layers: int):
@@ -246,25 +247,34 @@ def _proven(pattern: Pattern, own: list) -> bool:
     return all(len(values) > 2 for key, values in seen.items() if key not in fixed)
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de16
+def _alike(config, name: str, key: str, word, many: int) -> list:
+    "The list that a class makes where an entry says one word so many times; nothing unless all its values are one"
+    entry, layers = word * many if isinstance(word, str) else [word] * many, layer_count(config)
+    try:
+        said = per_layer(_made(config, {key: entry, name: None}, layers), layers).get(name) or []
+    except Exception:  # a config class refuses in many ways
+        return []
+    return said if len({*map(str, said)}) == 1 else []
+
+
 def _spellings(config, name: str, values: list, made: list | None):
     "Columns by entries with a letter or number for each layer, of which a class makes a list of its own"
     cls, many = type(config), layer_count(config)
     letters = sorted({*re.findall(r"""["']([^"'\s])["']""", written(cls))})
+    tables = [v for v in vars(inspect.getmodule(cls)).values() if isinstance(v, dict)]
+    numbers = sorted({0, 1} | {k for table in tables for k in table if type(k) is int})
     inside = [w for w in words_of(cls) if w not in (*LAYERS, name)]
     keys = [k for k in consumed_keys(cls) if k != name]
     for key in (*keys, *(f"{k}.{w}" for k in keys for w in inside)):
-        words = {}
-        for word in (*(letters if "." not in key else ()), 0, 1):
-            try:
-                other = _made(config, {key: word * many if isinstance(word, str) else [word] * many, name: None}, many)
-                said = per_layer(other, many).get(name) or ()
-            except Exception:  # a config class refuses in many ways
-                continue
-            if len(said) == many and len({*map(str, said)}) == 1:
+        words, longer = {}, []
+        for word in (*(letters if "." not in key else ()), *numbers):
+            said = _alike(config, name, key, word, many)
+            if said:
                 words[str(word)] = said[0]
+                longer.append(_alike(config, name, key, word, many + 1) == said)
         if {*map(str, values)} <= {*map(str, words.values())}:
-            usual = {"usual": made} if made else {}
-            yield {"name": name, "by": "each", "key": key, "words": words} | usual
+            more = {"longer": True} if all(longer) else {}
+            yield {"name": name, "by": "each", "key": key, "words": words} | more | ({"usual": made} if made else {})
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #0cb64c79
 def _columns_of(config, lists: dict, whole: dict, usual: dict):
