@@ -21,7 +21,7 @@ from ..timing.laws.experts import EXPERTS, set_tile, spread_evenly, tuned_by_siz
 from ..timing.laws.law import Chip, Law
 from ..timing.laws.product import PRODUCT, PRODUCT_BY_ROWS, Product
 from ..timing.kernels.calibrated import STREAMS
-from ..timing.laws.stream import STREAM, Stream
+from ..timing.laws.stream import PART, STREAM, STREAM_ALONG, Stream
 
 # %% auto #0
 __all__ = ['BYTES', 'MIXED', 'CHUNK', 'FEWEST', 'MOST', 'ALIKE', 'NEARER', 'TABLES', 'FRAMEWORKS', 'numeric_rows', 'Measured',
@@ -176,12 +176,23 @@ def experts(
         yield Measured(EXPERTS, "experts", kernel, dtype, "", "", work, 6 * work.rows * hidden * inner, nbytes,
                        _number(part.latency) / 1e3, groups, tuple(map(tuple, pairs)))
 
-# %% ../../nbs/measurement/04_tables.ipynb #e5afb91d
+# %% ../../nbs/measurement/04_tables.ipynb #e5afb9a1
 _LINEAR = ("batch_size", "seq_len", "d_conv", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim", "nheads",
            "head_dim", "n_groups", "d_state")
 CHUNK = 64  # tokens of a chunk of the delta rule
 
 
+def _of_one_size(batch, tokens, channels, seconds) -> bool:
+    "Whether the larger calls of a series take as long for half as many channels again, or for more"
+    few, many, seen = channels.min(), channels.max(), {}
+    for *call, c, s in zip(batch, tokens, channels, seconds):
+        if c in (few, many):
+            seen.setdefault(tuple(call), {}).setdefault(c, []).append(s)
+    both = sorted((np.median(s[few]), np.median(s[many])) for s in seen.values() if len(s) == 2)
+    large = both[len(both) // 2:]
+    return many >= 1.5 * few and len(large) > 1 and float(np.median([b / a for a, b in large])) < 1.1
+
+# %% ../../nbs/measurement/04_tables.ipynb #e5afb91d
 def linears(table) -> Iterator[Measured]:
     "Convolutions, recurrent updates and chunked scans of linear attention"
     rows, _ = numeric_rows(table, _LINEAR, ("kernel_source", "phase"))
@@ -190,11 +201,15 @@ def linears(table) -> Iterator[Measured]:
         every, verifies = batch * tokens, phase == "verify"
         kept, kernel = (tokens + 1, f"{kernel}_verify") if verifies else (2, kernel)
         channels = np.where(heads > 0, heads * width + 2 * states * state, 2 * hk * k + hv * v)
+        if _of_one_size(batch, tokens, channels, _number(part.latency)):
+            continue
         groups = np.array([f"{a:.0f}/{b:.0f}/{c:.0f}" for a, b, c in zip(channels, hv, heads)])
+        lines = parts = 0 * every
         if "conv1d" in kernel:
             kind, flops = "convolution", 2 * taps * every * channels
             held = 2 * kept * batch * channels * taps * ("update" in kernel)
             nbytes, blocks, steps = 4 * every * channels + held, every * channels / 4096, 0 * every
+            lines, parts = batch * channels, np.ceil(tokens / PART)
         elif "chunk" in kernel or kernel.startswith("flashkda"):
             kind = "chunked scan"
             flops = every * hv * (CHUNK * (6 * k + 4 * v) + 6 * k * v + 2 / 3 * CHUNK**2)
@@ -204,8 +219,8 @@ def linears(table) -> Iterator[Measured]:
         else:
             kind, flops = "recurrent state", 7 * every * hv * k * v
             nbytes, blocks, steps = 4 * kept * batch * hv * k * v + 4 * every * (hk * k + hv * v), batch * hv, 0 * every
-        yield Measured(STREAM, kind, kernel, "bfloat16", "", "", Stream(flops, nbytes, blocks, steps), flops, nbytes,
-                       _number(part.latency) / 1e3, groups)
+        work, seconds = Stream(flops, nbytes, blocks, steps, "", lines, parts), _number(part.latency) / 1e3
+        yield Measured(STREAM, kind, kernel, "bfloat16", "", "", work, flops, nbytes, seconds, groups)
 
 # %% ../../nbs/measurement/04_tables.ipynb #595d9a48
 def sums(table) -> Iterator[Measured]:
@@ -277,13 +292,15 @@ def divided(groups: np.ndarray) -> np.ndarray:
 
 # %% ../../nbs/measurement/04_tables.ipynb #c1f0a8d2
 # laws of one kind of kernel: an implementation has the first, or another that is a tenth nearer to its fitted rows
-ALIKE, NEARER = {"product": (PRODUCT, PRODUCT_BY_ROWS)}, 0.9
+ALIKE, NEARER = {"product": (PRODUCT, PRODUCT_BY_ROWS), "stream": (STREAM, STREAM_ALONG)}, 0.9
 
 
 def nearest(law: Law, work, chip: Chip, seconds: np.ndarray, starts: tuple) -> tuple[Law, dict]:
     "The law of an implementation, of those that are alike, and its parameters"
     tries = []
     for one in ALIKE.get(law.kind, (law,)):
+        if one is STREAM_ALONG and not np.any(work.lines):
+            continue
         values = fit_parameters(one, work, chip, seconds, starts)
         off = errors(one.time(values, work, chip), seconds)["mape"]
         tries.append((off * (NEARER if not tries else 1.0), len(tries), one, values))

@@ -14,7 +14,7 @@ from ..models.sources.hub import also_here, is_preset, with_parts
 from ..models.sources.loading import load_config
 from ..models.matching import left_to_class, symbol_values, unknown_names
 from ..models.parts import language_of
-from ..models.weights.quantization import read_quantization
+from ..models.weights.quantization import BESIDE, read_quantization
 from ..models.sources.remote_code import own_code
 from ..models.config.validation import ModelError, UnknownModel, check_numbers
 from ..models.variants import published_quantized, variant
@@ -38,6 +38,7 @@ def _unread(config: dict, record: ModelRecord):
     plain = {name: value for name, value in config.items() if name != "quantization_config"}
     if (strange or silent) and is_preset(plain):
         strange, silent = [], {}  # these were looked at when they were taken up
+    strange = [name for name in strange if name not in BESIDE or "quantization_config" not in config]
     if strange:
         names = ", ".join(strange)
         yield f"{record.model_type} does not know these entries of the config, which were not read: {names}"

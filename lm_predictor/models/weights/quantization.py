@@ -17,11 +17,14 @@ from lm_predictor.models.weights.formats import (
 from ..config.validation import ModelError
 
 # %% auto #0
-__all__ = ['ALGORITHMS', 'METHODS', 'names_of', 'matches', 'Patterns', 'Quantization', 'read_quantization']
+__all__ = ['BESIDE', 'ALGORITHMS', 'METHODS', 'names_of', 'matches', 'Patterns', 'Quantization', 'read_quantization']
 
 # %% ../../../nbs/models/weights/01_quantization.ipynb #a17e5c01
-def names_of(path: str) -> list[str]:
-    "The names that a checkpoint may have for a module, its name in transformers first; experts one by one"
+def names_of(path: str, own: bool = False) -> list[str]:
+    """The names that a checkpoint may have for a module, its name in transformers first; experts one by one.
+
+    own: whether DeepSeek's own are among them, `layers.0.ffn.experts` and `layers.0.attn.wkv`, where parts are named.
+    """
     inside = [path]
     if path.endswith(".experts"):
         inside += [f"{path}.0.{n}" for n in ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")]
@@ -29,7 +32,8 @@ def names_of(path: str) -> list[str]:
     body = [n.removeprefix("model.") for n in names]
     return list(dict.fromkeys((
         *names, *(f"language_model.{n}" for n in names),
-        *(f"{start}.{n}" for n in body if n not in names for start in ("model.language_model", "backbone"))
+        *(f"{start}.{n}" for n in body if n not in names for start in ("model.language_model", "backbone")),
+        *(n.replace(".mlp.", ".ffn.").replace(".self_attn.", ".attn.") for n in body if own)
     )))
 
 # %% ../../../nbs/models/weights/01_quantization.ipynb #dff14f16
@@ -143,10 +147,14 @@ class Quantization:
         outside = "." not in path if not self.body else not re.search(r"\.\d+\.", path)
         if outside and not self.head:
             return None
-        names, kind = names_of(path), "Linear" if experts else kind
+        names, kind = names_of(path, self._own), "Linear" if experts else kind
         if any(self._kept.naming(name, kind) for name in names):
             return None
-        return self._format.get(next(filter(None, (self._named.naming(name, kind) for name in names)), ""))
+        return self._format.get(next(filter(None, (self._named.naming(name, kind) for name in names)), "*"))
+
+    @cached_property
+    def _own(self) -> bool:
+        return any(".ffn." in pattern for pattern in (*self.kept, *(p for p, _ in self.formats)))
 
     @cached_property
     def _kept(self) -> Patterns:
@@ -154,7 +162,7 @@ class Quantization:
 
     @cached_property
     def _named(self) -> Patterns:
-        return Patterns(self.rule, tuple(pattern for pattern, _ in self.formats))
+        return Patterns(self.rule, tuple(pattern for pattern, _ in self.formats if pattern != "*"))
 
     @cached_property
     def _format(self) -> dict[str, Format]:
@@ -340,6 +348,7 @@ def _mxfp4(q: dict) -> Quantization:
     return Quantization("mxfp4", (("*", stored),), _patterns(q, "modules_to_not_convert") or (), classes=())
 
 # %% ../../../nbs/models/weights/01_quantization.ipynb #73f82bb9
+BESIDE = ("expert_dtype",)  # entries at the top of a config that are about its quantization
 _TWO = (SCALARS["weight_scale_2"], SCALARS["input_scale"])
 ALGORITHMS = {  # quant_algo -> format
     "FP8": fp8(0, 0, 4, Inputs("fp8", 8), beside=(SCALARS["input_scale"],)),
@@ -360,13 +369,16 @@ def _algorithm(name: object) -> Format:
         raise _refused(f"modelopt's quant_algo {str(name)[:60]!r} is not known{hint}")
     return ALGORITHMS[known[name.lower()]]
 
-
+# %% ../../../nbs/models/weights/01_quantization.ipynb #73f82bc3
 def _modelopt(q: dict) -> Quantization:
     mixed = str(q.get("quant_algo")).upper() == "MIXED_PRECISION"
     layers = q.get("quantized_layers") if mixed else {"*": q}
     if not isinstance(layers, dict) or not all(isinstance(row, dict) for row in layers.values()):
         raise _refused("MIXED_PRECISION needs quantized_layers, which says the quant_algo of each module")
     formats = tuple((name, _algorithm(row.get("quant_algo"))) for name, row in layers.items())
+    if mixed and q.get("weight_block_size"):  # what it leaves alone was in fp8 before, and still is
+        rest = _fp8({key: v for key, v in q.items() if key not in BESIDE})
+        return Quantization("modelopt", (*formats, *rest.formats), rest.kept, "modelopt", head=bool(rest.kept))
     kept = _patterns(q, "exclude_modules", "ignore")
     cache = q.get("kv_cache_quant_algo") or q.get("kv_cache_scheme")
     return Quantization(
@@ -402,7 +414,8 @@ def _method(q: dict) -> str:
 def read_quantization(config: dict) -> Quantization | None:
     """What a config says of quantized weights; None where it says nothing. Raises ModelError.
 
-    The entry lies at the top of a config or, of a model of text and images, in its text_config.
+    The entry lies at the top of a config or, of a model of text and images, in its text_config; DeepSeek-V4's says of
+    its experts beside it what others say in it (BESIDE).
     """
     part = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
     places = ((c, key) for c in (config, part) for key in ("quantization_config", "compression_config"))
@@ -411,8 +424,9 @@ def read_quantization(config: dict) -> Quantization | None:
         return None
     if not isinstance(q, dict):
         raise ModelError(f"config: quantization_config must be an object, got {str(q)[:60]!r}")
+    beside = {key: config[key] for key in BESIDE if config.get(key) is not None}
     method = _method(q)
-    found = METHODS[method]({**q, "quant_method": method})
+    found = METHODS[method]({**beside, **q, "quant_method": method})
     for pattern in (*found.kept, *(p for p, _ in found.formats)):
         if found.rule == "transformers" and pattern != "*" or pattern.startswith("re:"):
             _expression(pattern.removeprefix("re:"))

@@ -113,11 +113,11 @@ STATE_SPACE = FUNCTIONS[-3:]
 
 def function_work(kernel: DeviceKernel, values: dict, matmul_flops: float, nbytes: float):  # -> Stream
     "The work of an accelerated function, by the numbers that its operator reads and writes"
-    from lm_predictor.timing.laws.stream import Stream
+    from lm_predictor.timing.laws.stream import PART, Stream
     node, name, tokens = kernel.products[0], kernel.operation, float(values["seq_len"])
     flops, written = float(node.flops.evaluate(values)), float(node.writes[0][1].evaluate(values))
     if "conv1d" in name:
-        return Stream(flops, nbytes, written / 4096, 0.0, name)
+        return Stream(flops, nbytes, written / 4096, 0.0, name, written / tokens, -(-tokens // PART))
     if name in STATE_SPACE:
         return Stream(matmul_flops or flops, nbytes, 0.0, 0.0, name)
     heads = min(float(r.elements.evaluate(values)) for r in node.reads) / tokens  # of all sequences

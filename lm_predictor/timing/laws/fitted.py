@@ -15,10 +15,10 @@ from .collective import COLLECTIVE
 from .experts import EXPERTS
 from .law import Chip
 from .product import PRODUCT, PRODUCT_BY_ROWS
-from .stream import STREAM
+from .stream import STREAM, STREAM_ALONG
 
 # %% ../../../nbs/timing/laws/06_fitted.ipynb #58cd0e40
-LAWS = {law.kind: law for law in (PRODUCT, PROMPT, DECODE, EXPERTS, STREAM, COLLECTIVE, PRODUCT_BY_ROWS)}
+LAWS = {law.kind: law for law in (PRODUCT, PROMPT, DECODE, EXPERTS, STREAM, COLLECTIVE, PRODUCT_BY_ROWS, STREAM_ALONG)}
 
 WARM = ("context attention", "latent context", "convolution", "chunked scan", "selective scan", "state space scan")
 """Kinds of kernels whose numbers the kernel before them has just written: in a step they may find them in the cache.
