@@ -41,8 +41,9 @@ LINKS = {"a100_sxm": 300e9, "h100_sxm": 450e9, "h200_sxm": 450e9, "b200_sxm": 90
 STARTS = {"product": ({}, {"feed_bytes_per_flop": 5}, {"launch_s": 2, "feed_bytes_per_flop": 0.5}),
           "context attention": ({}, {"packed": 0.1, "launch_s": 0.3}, {"l2_gain": 3, "unskipped": 15}),
           "decode attention": ({"launch_s": 0.3, "rows": 4}, {"most_parts": 0.5}, {"most_parts": 1 / 64, "window_parts": 1 / 16,
-                                                                                   "window_packed": 0.03, "l2_gain": 3}),
-          "experts": ({}, {"launch_s": 0.3}, {"prologue_s": 5}, {"l2_gain": 3}),
+                                                                                   "window_packed": 0.03, "l2_gain": 3},
+                               {"split_blocks": 8, "window_split": 50, "key_s": 10}),
+          "experts": ({}, {"launch_s": 0.3}, {"prologue_s": 5}, {"l2_gain": 3}, {"launch_s": 0.3, "step_s": 2, "reread": 8}),
           "stream": ({}, {"launch_s": 3, "block_s": 10}, {"l2_gain": 3}), "all-reduce": ({}, {"link": 2}, {"shared": 500})}
 
 
@@ -121,9 +122,13 @@ def steps(entries):
                 "fitted_rows": entry["fitted_rows"], "held_out_rows": entry["held_out_rows"]}
 
 
-def write(name, folder, units, entries):
+LINEAR = ("convolution", "recurrent state", "chunked scan")  # kinds of the three tables of linear attention
+
+
+def write(name, folder, units, entries, only):
     "Write a device's file; what it has of tables that were not fitted now stays, and what `fit_gpu.py` wrote"
-    path, kinds = ROOT / "hardware/calibrated" / f"{name}.json", {e["kind"] for e, _ in entries}
+    path = ROOT / "hardware/calibrated" / f"{name}.json"
+    kinds = {kind for t in only for kind in (LINEAR if t in ("delta rule", "mamba2", "kda") else (t,))}
     old = json.loads(path.read_text()) if path.exists() else {}
     mine = lambda e: e["framework"] not in FRAMEWORKS.values()
     four = (list(steps(entries)) or [e for e in old.get("fits", []) if not mine(e)]) + [e for e in old.get("fits", []) if mine(e)]
@@ -210,12 +215,13 @@ def main():
     for folder in args.device or DEVICES:
         name, units = DEVICES[folder]
         try:
-            entries = list(device_entries(args.tables / "systems/data" / folder, name, units, args.table or TABLES))
+            only = args.table or list(TABLES)
+            entries = list(device_entries(args.tables / "systems/data" / folder, name, units, only))
         except ValueError as e:
             print(f"{folder}: {e}")
             continue
-        if args.write:
-            write(name, folder, units, entries)
+        if args.write and entries:
+            write(name, folder, units, entries, only)
 
 
 if __name__ == "__main__":

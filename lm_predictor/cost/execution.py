@@ -5,6 +5,8 @@
 # %% ../../nbs/cost/00_execution.ipynb #33c3a108
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass, field, replace
 
 from ..formula.tree import Formula
@@ -16,9 +18,9 @@ from ..records.analysis import ZERO, Cost
 # %% auto #0
 __all__ = ['EXECUTIONS', 'DEFAULT_EXECUTION', 'SIZED', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers',
            'readers', 'parents', 'ancestors', 'attentions', 'planned', 'columns', 'applies_mask', 'picked',
-           'merge_attention', 'only_kept_pairs', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies',
-           'interrupted', 'fuse', 'same_rows', 'in_order', 'outside', 'distinct_elements', 'multiplies', 'kernel',
-           'title', 'plan_of', 'kernels_of', 'source_kernels', 'unwritten']
+           'merge_attention', 'only_kept_pairs', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies', 'between',
+           'fuse', 'same_rows', 'in_order', 'outside', 'distinct_elements', 'multiplies', 'kernel', 'title', 'plan_of',
+           'kernels_of', 'source_kernels', 'unwritten']
 
 # %% ../../nbs/cost/00_execution.ipynb #8a16ae02
 EXECUTIONS = ("eager", "fused", "flash", "kernels", "engine")
@@ -298,8 +300,7 @@ def fold_copies(plan: Plan) -> Plan:
     nodes, tensors, made, kept = dict(plan.nodes), plan.graph.tensors, makers(plan.nodes), wanted(plan.graph)
     read = {t: {*rows} for t, rows in readers(nodes).items()}
     for i in plan.nodes:
-        n = nodes[i]
-        if n.kind != "copy" or base_name(n.op) not in ("clone", "contiguous") or len(n.reads) != 1:
+        if (n := nodes[i]).kind != "copy" or base_name(n.op) not in ("clone", "contiguous") or len(n.reads) != 1:
             continue
         source, copied = n.reads[0], n.writes[0][0]
         same = tensors[source.tensor].item == tensors[copied].item or tensors[source.tensor].kind == "cache"
@@ -308,21 +309,22 @@ def fold_copies(plan: Plan) -> Plan:
         del nodes[i]
         reading = read.pop(copied, set()) - {i}
         read[source.tensor] |= reading
+        first = lambda r: (source if r.view < 0 else replace(r, tensor=source.tensor)) if r.tensor == copied else r
         for j in reading & {*nodes}:
-            nodes[j] = replace(
-                nodes[j],
-                reads=tuple(
-                    (source if r.view < 0 else replace(r, tensor=source.tensor)) if r.tensor == copied else r
-                    for r in nodes[j].reads
-                ),
-            )
+            nodes[j] = replace(nodes[j], reads=tuple(map(first, nodes[j].reads)))
     return replace(plan, nodes=nodes)
 
 # %% ../../nbs/cost/00_execution.ipynb #8b49282f
-def interrupted(group: set[int], direct: dict[int, set[int]], above: dict[int, set[int]]) -> bool:
-    "Whether an operator outside a group needs some of it and is needed by some. direct: parents; above: ancestors"
-    outside = set().union(*(direct[i] for i in group)) - group  # what lies between ends in one of these
-    return any(not above[i].isdisjoint(group) for i in outside)
+def between(direct: dict[int, set[int]]):  # operator -> those that make what it reads, in order: `parents`
+    "A function of a group: whether an operator outside needs some of it and is needed by some of it"
+    bit, above = {i: 1 << k for k, i in enumerate(direct)}, {}  # sets as whole numbers, of which many are joined
+    for i, needed in direct.items():
+        above[i] = functools.reduce(operator.or_, (above[m] | bit[m] for m in needed), 0)
+
+    def interrupted(group: set[int]) -> bool:
+        inside = functools.reduce(operator.or_, (bit[i] for i in group), 0)  # what lies between ends outside:
+        return any(above[i] & inside for i in set().union(*(direct[i] for i in group)) - group)
+    return interrupted
 
 # %% ../../nbs/cost/00_execution.ipynb #3a54af82
 FUSABLE = frozenset({"pointwise", "copy", "gather", "reduction", "softmax", "norm", "create"})
@@ -344,7 +346,7 @@ def _made_where_used(nodes: dict, read: dict, producers: set[int], both: set[int
 def fuse(plan: Plan) -> list[list[int]]:
     "The operators of a plan, those that run in one kernel together"
     nodes, graph, made, read = plan.nodes, plan.graph, makers(plan.nodes), readers(plan.nodes)
-    direct, above = parents(nodes), ancestors(nodes)
+    interrupted = between(parents(nodes))
     scopes = {
         call: tuple(c for c in graph.chain(call) if graph.calls[c].repeat != parse(1))
         for call in {n.call for n in nodes.values()}
@@ -362,7 +364,7 @@ def fuse(plan: Plan) -> list[list[int]]:
                 needed = _made_where_used(nodes, read, group[p], both) and r.tensor not in dict(n.writes)
             else:
                 needed = set(read[r.tensor]) <= both or any(_domain(nodes[m]) == r.elements for m in group[i])
-            if needed and same_rows(nodes[m] for m in both) and not interrupted(both, direct, above):
+            if needed and same_rows(nodes[m] for m in both) and not interrupted(both):
                 group |= {m: both for m in both}
     return [sorted(g, key=place.get) for g in {id(g): g for g in group.values()}.values()]
 

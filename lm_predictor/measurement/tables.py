@@ -25,8 +25,8 @@ from ..timing.laws.stream import PART, STREAM, STREAM_ALONG, Stream
 
 # %% auto #0
 __all__ = ['BYTES', 'MIXED', 'CHUNK', 'FEWEST', 'MOST', 'ALIKE', 'NEARER', 'TABLES', 'FRAMEWORKS', 'numeric_rows', 'Measured',
-           'taken', 'products', 'attentions', 'latents', 'experts', 'linears', 'sums', 'state_spaces', 'possible',
-           'divided', 'nearest', 'fitted', 'releases', 'measured_rows']
+           'taken', 'products', 'attentions', 'latents', 'experts', 'linears', 'sums', 'state_spaces', 'disturbed',
+           'possible', 'divided', 'nearest', 'fitted', 'releases', 'measured_rows']
 
 # %% ../../nbs/measurement/04_tables.ipynb #07f21f6b
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}  # of a number, scales and all
@@ -268,11 +268,27 @@ def state_spaces(rows: list[dict]) -> Iterator[Measured]:
         yield Measured(STREAM, kinds[name], name, "bfloat16", "", "", work, flops, nbytes, seconds, groups)
 
 # %% ../../nbs/measurement/04_tables.ipynb #b4cb319a
+def disturbed(measured: Measured, chip: Chip) -> np.ndarray:
+    "Which rows of a kernel that streams take twice as long for a byte as a shorter call of as many blocks"
+    slow, large = np.zeros(len(measured.seconds), bool), measured.nbytes > 4 * chip.l2_bytes
+    if measured.law is STREAM:
+        across = np.broadcast_to(np.where(measured.work.lines, measured.work.lines, measured.work.blocks), slow.shape)
+        import pandas
+        rows = pandas.DataFrame({"group": measured.groups, "across": across, "nbytes": measured.nbytes})
+        rows = rows.assign(rate=rows.nbytes / measured.seconds)[large].sort_values("nbytes")
+        slow[rows.index[rows.rate < rows.groupby(["group", "across"]).rate.cummax() / 2]] = True
+    return slow
+
+
 def possible(measured: Measured, chip: Chip) -> np.ndarray:
-    "Which rows can be: none does more than the peak, or moves more than the bandwidth where it does not fit the cache"
+    """Which rows can be, and were not disturbed.
+
+    None does more than the peak, or moves more than the bandwidth where it does not fit the cache.
+    """
     compute, memory = measured.flops / chip.peak, measured.nbytes / chip.bandwidth
     cached = (measured.nbytes < chip.l2_bytes) | (measured.kind == "all-reduce")  # a switch adds up on the way
-    return (measured.seconds > 0.9 * compute) & ((measured.seconds > 0.9 * memory) | cached)
+    sound = (measured.seconds > 0.9 * compute) & ((measured.seconds > 0.9 * memory) | cached)
+    return sound & ~disturbed(measured, chip)
 
 
 # rows that are fitted, and that are held out, at least; 60 of other kinds
@@ -284,11 +300,13 @@ MOST = 1200  # rows that are fitted at most, drawn with a fixed seed
 def divided(groups: np.ndarray) -> np.ndarray:
     """Which rows are fitted: those of a fifth of the groups, or of every second one where there are fewer than 30.
 
-    Every second one in the order of their numbers, what follows an x first: each width of heads is on both sides.
+    Every second one in the order of their numbers, what follows an x first: each width of heads is on both sides. Where
+    they differ in one number alone, such as heads over a latent, the largest is fitted, and no law is asked for more.
     """
     numbers = lambda group: [[float(n) for n in re.findall(r"[0-9.]+", part)] for part in reversed(group.split("x"))]
     names = sorted(set(groups), key=lambda group: (numbers(group), group))
-    return fitted_groups(groups) if len(names) >= 30 else np.isin(groups, names[::2])
+    one = all(re.fullmatch(r"[0-9.]+", name) for name in names)
+    return fitted_groups(groups) if len(names) >= 30 else np.isin(groups, names[::-2 if one else 2])
 
 # %% ../../nbs/measurement/04_tables.ipynb #c1f0a8d2
 # laws of one kind of kernel: an implementation has the first, or another that is a tenth nearer to its fitted rows

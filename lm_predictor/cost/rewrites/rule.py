@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from ..execution import DeviceKernel, Plan, ancestors, fuse, interrupted, kernels_of, parents
+from ..execution import DeviceKernel, Plan, between, fuse, kernels_of, parents
 from ...formula.language import Condition, parse, total
 from ...formula.tree import Formula
 from ...records.graph import Graph, Node
@@ -52,11 +52,11 @@ def joined(plan: Plan, sets: Iterable[Iterable[int]]) -> tuple[Plan, tuple[tuple
     "A plan with the kernels of operators joined, for each set of operators; and the operators of each new kernel"
     home = {i: group for group in plan.groups for i in group}
     place, new = {i: k for k, i in enumerate(plan.nodes)}, []
-    direct, above = parents(plan.nodes), ancestors(plan.nodes)
+    interrupted = between(parents(plan.nodes))
     for operators in sets:
         groups = {home[i] for i in operators}
         both = {i for group in groups for i in group}
-        if len(groups) > 1 and not interrupted(both, direct, above):
+        if len(groups) > 1 and not interrupted(both):
             one = tuple(sorted(both, key=place.get))
             home |= dict.fromkeys(one, one)
             new = [*(g for g in new if not set(g) <= both), one]

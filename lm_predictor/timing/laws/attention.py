@@ -127,9 +127,11 @@ DECODE_PARAMETERS = (
     Parameter("join_s", 2e-6, 1e-9, 1e-4, "seconds of joining the parts of split keys"),
     Parameter("join", 0.5, 0.01, 20.0, "what a byte of such a part costs, in bytes of the memory"),
     Parameter("most_parts", 64.0, 1.0, 512.0, "parts that keys are split into at most"),
+    Parameter("split_blocks", 1.0, 1.0, 64.0, "blocks of a multiprocessor up to which keys are split"),
     Parameter("window_parts", 16.0, 1.0, 512.0, "the same where there is a window"),
     Parameter("window_keys", 32.0, 0.5, 512.0, "keys that are read beside a window, in tiles that are partly in it"),
     Parameter("window_packed", 1.0, 0.01, 1.0, "how far heads of a group share a block where there is a window"),
+    Parameter("window_split", 0.01, 0.001, 1.0, "part of the keys that a window hides which are split all the same"),
 )
 
 # %% ../../../nbs/timing/laws/02_attention.ipynb #c07d3b20
@@ -139,7 +141,9 @@ def split_of(p, w: Attention, keys, chip: Chip):
     blocks = w.batch * w.kv_heads * up(w.heads / w.kv_heads / 64)
     blocks = blocks * (w.batch * w.heads / blocks) ** (windowed * (1 - p.window_packed))
     most = p.most_parts + (p.window_parts - p.most_parts) * windowed
-    return blocks, smaller(smaller(larger(chip.units / blocks, 1.0), larger(keys / KEYS, 1.0)), most)
+    split = keys + p.window_split * windowed * larger(w.length - keys, 0.0)
+    free = larger(p.split_blocks * chip.units / blocks, 1.0)
+    return blocks, smaller(smaller(free, larger(split / KEYS, 1.0)), most)
 
 # %% ../../../nbs/timing/laws/02_attention.ipynb #c07d3b21
 def decode_time(p, w: Attention, chip: Chip):  # seconds

@@ -60,11 +60,13 @@ TILES = ((16, 32), (16, 64), (32, 64), (64, 64), (128, 64), (16, 128), (32, 128)
 "Rows and columns of a result that one multiprocessor makes at a time"
 
 PARAMETERS = (
-    Parameter("launch_s", 2e-5, 1e-6, 3e-4, "seconds before anything moves, of all kernels of a layer's experts"),
+    Parameter("launch_s", 1e-5, 1e-6, 3e-4, "seconds before anything moves, of all kernels of a layer's experts"),
     Parameter("compute", 0.6, 0.05, 1.0, "part of the peak that a step of a tile reaches"),
     Parameter("memory", 0.8, 0.2, 1.3, "part of the bandwidth that is reached"),
     Parameter("feed_bytes_per_flop", 0.025, 0.0005, 1.0, "bytes that a unit is fed, for each FLOP of its peak"),
     Parameter("prologue_s", 1e-6, 1e-8, 3e-5, "seconds before a tile's first step"),
+    Parameter("step_s", 2e-7, 1e-10, 2e-6, "seconds of 64 numbers along a product that nothing else hides"),
+    Parameter("reread", 0.1, 1e-3, 1.0, "part of weights, beyond the cache, that each tile of rows reads again"),
     Parameter("power", 2.0, 1.0, 12.0, "how much arithmetic and memory overlap"),
     Parameter("permute", 1.0, 0.01, 30.0, "what a byte of a sorted row costs, in bytes of the memory"),
     Parameter("token_s", 1e-9, 1e-12, 1e-6, "seconds for each token"),
@@ -78,18 +80,21 @@ PARAMETERS = (
 # %% ../../../nbs/timing/laws/03_experts.ipynb #785a2bcf
 def grouped_time(p, w: Grouped, chip: Chip):  # seconds
     "Time of one grouped product, without a launch"
-    moved = w.reached * w.n * w.k * w.item + w.rows * (w.k * w.row_item + w.n * 2.0)
-    memory = moved / (p.memory * chip.bandwidth) / cache_gain(p, moved, chip)
+    expert, rate = w.n * w.k * w.item, p.memory * chip.bandwidth
+    moved = w.reached * expert + w.rows * (w.k * w.row_item + w.n * 2.0)
+    beyond = w.reached * expert * (1 - 1 / (1 + (expert / (p.l2_part * (chip.l2_bytes or 1))) ** 4))
+    memory, again = moved / rate / cache_gain(p, moved, chip), p.reread * beyond / rate
     each = larger(w.rows / w.reached, 1.0)
     given, best = w.set_rows != 0, 1e3
     per_unit = chip.peak / chip.units * (1 - (1 - p.untuned) * given)
     for rows, columns in TILES:
         multiply = 2.0 * rows * columns / (p.compute * per_unit)
         feed = (rows * w.row_item + columns * w.item) / (p.feed_bytes_per_flop * per_unit)
-        waves = larger(w.reached * up(each / rows) * up(w.n / columns) / chip.units, 1.0)
-        time = norm(waves * (w.k * norm(multiply, feed, 4.0) + p.prologue_s), memory, p.power)
+        along = up(each / rows)
+        waves, moves = larger(w.reached * along * up(w.n / columns) / chip.units, 1.0), memory + again * (along - 1)
+        time = norm(waves * (w.k * norm(multiply, feed, 4.0) + p.prologue_s), moves, p.power)
         best = smaller(best, time + 1e3 * (given & ((w.set_rows != rows) | (w.set_columns != columns))))
-    return best
+    return best + p.step_s * w.k / 64
 
 
 def around_time(p, rows, choices, hidden, chip: Chip):  # seconds

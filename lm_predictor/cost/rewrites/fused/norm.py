@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from lm_predictor.cost.execution import (
-    FUSABLE, Plan, ancestors, interrupted, kernel, makers, parents, readers, same_rows
+    FUSABLE, Plan, between, kernel, makers, parents, readers, same_rows
 )
 from ..rule import Rewrite, equal, loops
 from ....formula.language import total
@@ -50,12 +49,12 @@ def _by_token(plan: Plan, before: tuple, group: tuple) -> bool:
 
 def _pairs(plan: Plan) -> dict[tuple, tuple]:
     "Norm -> the sum before it, in another loop or in none, of kernels that go over rows of one shape and can be one"
-    made, between = makers(plan.nodes), partial(interrupted, direct=parents(plan.nodes), above=ancestors(plan.nodes))
+    made, interrupted = makers(plan.nodes), between(parents(plan.nodes))
     home, found = {i: group for group in plan.groups for i in group}, {}
     for group in plan.groups:
         before = _sum_before(plan, group, made, home) if _is_norm(plan, group) else None
         both = {*before, *group} if before else set()
-        if before and before not in found.values() and _by_token(plan, before, group) and not between(both):
+        if before and before not in found.values() and _by_token(plan, before, group) and not interrupted(both):
             found[group] = before
     return found
 
