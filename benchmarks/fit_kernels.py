@@ -43,7 +43,7 @@ STARTS = {"product": ({}, {"feed_bytes_per_flop": 5}, {"launch_s": 2, "feed_byte
           "decode attention": ({"launch_s": 0.3, "rows": 4}, {"most_parts": 0.5}, {"most_parts": 1 / 64, "window_parts": 1 / 16,
                                                                                    "window_packed": 0.03, "l2_gain": 3},
                                {"split_blocks": 8, "window_split": 50, "key_s": 10}),
-          "experts": ({}, {"launch_s": 0.3}, {"prologue_s": 5}, {"l2_gain": 3}, {"launch_s": 0.3, "step_s": 2, "reread": 8}),
+          "experts": ({}, {"launch_s": 0.3}, {"prologue_s": 5}, {"l2_gain": 3}, {"launch_s": 0.3, "step_s": 40, "reread": 8}),
           "stream": ({}, {"launch_s": 3, "block_s": 10}, {"l2_gain": 3}), "all-reduce": ({}, {"link": 2}, {"shared": 500})}
 
 

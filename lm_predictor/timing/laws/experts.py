@@ -60,12 +60,12 @@ TILES = ((16, 32), (16, 64), (32, 64), (64, 64), (128, 64), (16, 128), (32, 128)
 "Rows and columns of a result that one multiprocessor makes at a time"
 
 PARAMETERS = (
-    Parameter("launch_s", 1e-5, 1e-6, 3e-4, "seconds before anything moves, of all kernels of a layer's experts"),
+    Parameter("launch_s", 2e-5, 1e-6, 3e-4, "seconds before anything moves, of all kernels of a layer's experts"),
     Parameter("compute", 0.6, 0.05, 1.0, "part of the peak that a step of a tile reaches"),
     Parameter("memory", 0.8, 0.2, 1.3, "part of the bandwidth that is reached"),
     Parameter("feed_bytes_per_flop", 0.025, 0.0005, 1.0, "bytes that a unit is fed, for each FLOP of its peak"),
     Parameter("prologue_s", 1e-6, 1e-8, 3e-5, "seconds before a tile's first step"),
-    Parameter("step_s", 2e-7, 1e-10, 2e-6, "seconds of 64 numbers along a product that nothing else hides"),
+    Parameter("step_s", 1e-8, 1e-10, 2e-6, "seconds of 64 numbers along a product that nothing else hides"),
     Parameter("reread", 0.1, 1e-3, 1.0, "part of weights, beyond the cache, that each tile of rows reads again"),
     Parameter("power", 2.0, 1.0, 12.0, "how much arithmetic and memory overlap"),
     Parameter("permute", 1.0, 0.01, 30.0, "what a byte of a sorted row costs, in bytes of the memory"),

@@ -162,7 +162,8 @@ def generated(model, prompt: int, new: int = 2) -> list[Step]:
     model.forward = forward
     try:
         with _WithoutProducts():
-            model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False)
+            some = {"attention_mask": torch.ones_like(ids), "max_new_tokens": new}
+            model.generate(ids, **some, do_sample=False, use_cache=True)  # though a config's default is none: MPT
     finally:
         del model.forward
     return steps
