@@ -362,7 +362,7 @@ def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline:
     rows = module_rows(twin.whole, twin.runnable.names, twin.runnable.kinds)
     own = int(bool(getattr(config, "tie_word_embeddings", False)))
     found = [(values | BYTES | {"tie_word_embeddings": own}, *twin.weights, rows)]
-    if edges:
+    if edges and hold(record.conditions, values | {"tie_word_embeddings": 1 - own}):
         turned = sized(config, values)
         turned.tie_word_embeddings = not own
         with torch.device("meta"), defaults():
