@@ -10,7 +10,7 @@ from lm_predictor.records.storage.files import model_id, model_paths, read_json
 from lm_predictor.records.storage.summaries import SUMMARIES
 from lm_predictor.cost.tree.expand import cost_of, expand
 from lm_predictor.records.cases import CaseError
-from lm_predictor.records.model import record_from_json
+from lm_predictor.records.model import broken_rule, record_from_json
 from lm_predictor.models.matching import fits, symbol_values
 from lm_predictor.models.sources.hub import presets
 from lm_predictor.records.analysis import analysis_to_json, name_record
@@ -149,3 +149,10 @@ def test_expand_refuses_sizes_that_its_case_does_not_have():
     one, four = (cost_of(expand(name, DB, {"batch_size": n}, case)).flops for n, case in ((1, "decode_b1_past"), (4, "decode_past")))
     sizes = dict.fromkeys(one.names | four.names, 8) | {"seq_len": 1}
     assert four.evaluate(sizes) == 4 * one.evaluate(sizes)
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v4", "glm_moe_dsa", "llama4_text", "nemotron_h"])
+def test_layers_of_all_kinds_follow_the_schema(model_type):
+    "What a record says of its layers is read without the schema, which `db check` asks"
+    paths = [p for p in RECORDS if p.name.startswith(f"{model_type}-")]
+    assert paths and not [broken for p in paths if (broken := broken_rule(read_json(p)))]

@@ -100,8 +100,8 @@ _LAYERS = {
                 "type": "object", "required": ["name"], "additionalProperties": False,
                 "properties": {
                     **dict.fromkeys(("name", "key", "also", "of", "picked"), {"type": "string"}), "default": {},
-                    **dict.fromkeys(("unless", "words"), {"type": "object"}),
-                    "usual": {"type": "array"}, "empty": {"type": "boolean"},
+                    **dict.fromkeys(("unless", "words", "same"), {"type": "object"}),
+                    "usual": {"type": "array"}, **dict.fromkeys(("empty", "longer"), {"type": "boolean"}),
                     "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each",
                                     "offset", "every but"]},
                     "values": {"type": "array", "minItems": 2, "maxItems": 2}
@@ -221,7 +221,7 @@ def _calls(row: object) -> dict | None:
     "What the text of a case says of its calls alone; None where that is not the text of one"
     _, begins, rest = row.partition(',"calls":') if isinstance(row, str) else ("", "", "")
     calls, ends, _ = rest.partition(',"lines":')
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         return {"calls": json.loads(calls)} if begins and ends else None
 
 
@@ -428,6 +428,14 @@ def record_to_json(r: ModelRecord) -> dict:
     }
 
 # %% ../../nbs/records/03_model.ipynb #786d414b
+def _parsed(data: object) -> object:
+    "The JSON of a record whose cases may wait as text, with all of them parsed; as it is where they cannot be"
+    cases = data.get("cases") if isinstance(data, dict) else None
+    with contextlib.suppress(ValueError, AttributeError):
+        return {**data, "cases": {n: json.loads(c) if isinstance(c, str) else c for n, c in cases.items()}}
+    return data
+
+
 def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
     "A model record from parsed JSON; raises RecordError naming the file and what is missing"
     try:
@@ -447,7 +455,7 @@ def record_from_json(data: dict, where: str = "model record") -> ModelRecord:
         )
         return record
     except (KeyError, TypeError, AttributeError, ValueError) as e:
-        raise RecordError(f"{where}: {broken_rule(data) or _one_line(str(e))}; restore or delete it") from None
+        raise RecordError(f"{where}: {broken_rule(_parsed(data)) or _one_line(str(e))}; restore or delete it") from None
 
 # %% ../../nbs/records/03_model.ipynb #e9f92a78
 def check_record(data: object, where: str = "model record") -> ModelRecord:
