@@ -122,13 +122,14 @@ def steps(entries):
                 "fitted_rows": entry["fitted_rows"], "held_out_rows": entry["held_out_rows"]}
 
 
-LINEAR = ("convolution", "recurrent state", "chunked scan")  # kinds of the three tables of linear attention
+LINEAR = ("convolution", "recurrent state", "chunked scan")  # kinds of the three tables of linear attention,
+THREE = ("delta rule", "mamba2", "kda")                      # which are fitted together: a file has no table of a fit
 
 
 def write(name, folder, units, entries, only):
     "Write a device's file; what it has of tables that were not fitted now stays, and what `fit_gpu.py` wrote"
     path = ROOT / "hardware/calibrated" / f"{name}.json"
-    kinds = {kind for t in only for kind in (LINEAR if t in ("delta rule", "mamba2", "kda") else (t,))}
+    kinds = {kind for t in only for kind in (LINEAR if t in THREE else (t,))}
     old = json.loads(path.read_text()) if path.exists() else {}
     mine = lambda e: e["framework"] not in FRAMEWORKS.values()
     four = (list(steps(entries)) or [e for e in old.get("fits", []) if not mine(e)]) + [e for e in old.get("fits", []) if mine(e)]
@@ -215,7 +216,8 @@ def main():
     for folder in args.device or DEVICES:
         name, units = DEVICES[folder]
         try:
-            only = args.table or list(TABLES)
+            asked = args.table or list(TABLES)
+            only = [t for t in TABLES if t in asked or t in THREE and {*asked} & {*THREE}]
             entries = list(device_entries(args.tables / "systems/data" / folder, name, units, only))
         except ValueError as e:
             print(f"{folder}: {e}")

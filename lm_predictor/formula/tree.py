@@ -109,7 +109,8 @@ class Formula:
     operands = property(lambda self: _operands(self))             # the formulas directly below
     _text = cached_property(lambda self: _print(self))
     _hash = cached_property(lambda self: hash((self.op, self.args)))
-    _term = cached_property(lambda self: _coefficient(self))      # its constant and the rest: 2*a*b is (2, a*b)
+    _rest = cached_property(lambda self: _multiply(*self.args[1:]))  # of a product, without its constant
+    _term = property(lambda self: _coefficient(self))             # its constant and the rest: 2*a*b is (2, a*b)
     _run = cached_property(lambda self: _closure(self, _EXACT))
 
     def substitute(self, mapping: Mapping) -> "Formula": return _substitute(self, mapping)
@@ -227,7 +228,7 @@ _modulo = functools.partial(_rounded, "%", operator.mod)
 def _coefficient(term: Formula) -> "tuple[int | Fraction, Formula]":
     "A term as its constant and the rest: 2*a*b is (2, a*b)"
     if _is_number(term): return term.args[0], _number(1)
-    if term.op == "*" and _is_number(term.args[0]): return term.args[0].args[0], _multiply(*term.args[1:])
+    if term.op == "*" and _is_number(term.args[0]): return term.args[0].args[0], term._rest
     return 1, term
 
 

@@ -271,7 +271,7 @@ def state_spaces(rows: list[dict]) -> Iterator[Measured]:
 def disturbed(measured: Measured, chip: Chip) -> np.ndarray:
     "Which rows of a kernel that streams take twice as long for a byte as a shorter call of as many blocks"
     slow, large = np.zeros(len(measured.seconds), bool), measured.nbytes > 4 * chip.l2_bytes
-    if measured.law is STREAM:
+    if measured.law.kind == STREAM.kind:
         across = np.broadcast_to(np.where(measured.work.lines, measured.work.lines, measured.work.blocks), slow.shape)
         import pandas
         rows = pandas.DataFrame({"group": measured.groups, "across": across, "nbytes": measured.nbytes})
@@ -316,7 +316,7 @@ ALIKE, NEARER = {"product": (PRODUCT, PRODUCT_BY_ROWS), "stream": (STREAM, STREA
 def nearest(law: Law, work, chip: Chip, seconds: np.ndarray, starts: tuple) -> tuple[Law, dict]:
     "The law of an implementation, of those that are alike, and its parameters"
     tries = []
-    for one in ALIKE.get(law.kind, (law,)):
+    for one in (law, *(other for other in ALIKE.get(law.kind, ()) if other.kind != law.kind)):
         if one is STREAM_ALONG and not np.any(work.lines):
             continue
         values = fit_parameters(one, work, chip, seconds, starts)

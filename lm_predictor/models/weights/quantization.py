@@ -23,7 +23,7 @@ __all__ = ['BESIDE', 'ALGORITHMS', 'METHODS', 'names_of', 'matches', 'Patterns',
 def names_of(path: str, own: bool = False) -> list[str]:
     """The names that a checkpoint may have for a module, its name in transformers first; experts one by one.
 
-    own: whether DeepSeek's own are among them, `layers.0.ffn.experts` and `layers.0.attn.wkv`, where parts are named.
+    own: whether DeepSeek's own names of a layer's parts are among them, `layers.0.ffn.experts` and `layers.0.attn`.
     """
     inside = [path]
     if path.endswith(".experts"):
@@ -132,15 +132,21 @@ class Quantization:
     experts: bool = True                     # whether the experts of a layer are
     body: bool = False                       # whether only what lies in numbered layers is
     cache: str = ""                          # what the config says of cached keys and values
+    rest: Quantization | None = None         # what was before it, of which all is left that it does not name
 
     @property
     def name(self) -> str:
         "The kinds of numbers, and the method where it is called otherwise: `fp8`, `nvfp4 (modelopt)`"
-        kinds = "/".join(sorted({stored.kind for _, stored in self.formats}))
+        every = (*self.formats, *(self.rest.formats if self.rest else ()))
+        kinds = "/".join(sorted({stored.kind for _, stored in every}))
         return kinds if kinds == self.method else f"{kinds} ({self.method})"
 
     def format_of(self, path: str, class_name: str) -> Format | None:
         "The format of a module's matrices; None where they are left in 16 bits. path: with the number of its layer"
+        return self._own_format(path, class_name) or (self.rest.format_of(path, class_name) if self.rest else None)
+
+    def _own_format(self, path: str, class_name: str) -> Format | None:
+        "The format of a module by this quantization alone: what names it counts before what names its class"
         kind, experts = class_name.rpartition(".")[2], path.endswith(".experts")
         if not (self.experts if experts else any(fnmatchcase(kind, c) for c in self.classes)):
             return None
@@ -150,11 +156,12 @@ class Quantization:
         names, kind = names_of(path, self._own), "Linear" if experts else kind
         if any(self._kept.naming(name, kind) for name in names):
             return None
-        return self._format.get(next(filter(None, (self._named.naming(name, kind) for name in names)), "*"))
+        named = next(filter(None, (self._named.naming(name, "") for name in names)), "")
+        return self._format.get(named or self._named.naming("", kind) or "*")
 
     @cached_property
     def _own(self) -> bool:
-        return any(".ffn." in pattern for pattern in (*self.kept, *(p for p, _ in self.formats)))
+        return any(re.search(r"\.(ffn|attn)(\.|$)", p) for p in (*self.kept, *(p for p, _ in self.formats)))
 
     @cached_property
     def _kept(self) -> Patterns:
@@ -376,14 +383,12 @@ def _modelopt(q: dict) -> Quantization:
     if not isinstance(layers, dict) or not all(isinstance(row, dict) for row in layers.values()):
         raise _refused("MIXED_PRECISION needs quantized_layers, which says the quant_algo of each module")
     formats = tuple((name, _algorithm(row.get("quant_algo"))) for name, row in layers.items())
-    if mixed and q.get("weight_block_size"):  # what it leaves alone was in fp8 before, and still is
-        rest = _fp8({key: v for key, v in q.items() if key not in BESIDE})
-        return Quantization("modelopt", (*formats, *rest.formats), rest.kept, "modelopt", head=bool(rest.kept))
+    before = {key: v for key, v in q.items() if key not in BESIDE} if mixed and q.get("weight_block_size") else None
     kept = _patterns(q, "exclude_modules", "ignore")
     cache = q.get("kv_cache_quant_algo") or q.get("kv_cache_scheme")
     return Quantization(
         "modelopt", formats, kept or (), "modelopt", head=mixed or kept is not None, classes=("*Linear",),
-        cache="fp8" if cache else ""
+        cache="fp8" if cache else "", rest=before and _fp8(before)  # what it leaves alone was in fp8, and still is
     )
 
 # %% ../../../nbs/models/weights/01_quantization.ipynb #bc1ed62a
@@ -424,7 +429,7 @@ def read_quantization(config: dict) -> Quantization | None:
         return None
     if not isinstance(q, dict):
         raise ModelError(f"config: quantization_config must be an object, got {str(q)[:60]!r}")
-    beside = {key: config[key] for key in BESIDE if config.get(key) is not None}
+    beside = {key: c[key] for c in (part, config) for key in BESIDE if c.get(key) is not None}
     method = _method(q)
     found = METHODS[method]({**beside, **q, "quant_method": method})
     for pattern in (*found.kept, *(p for p, _ in found.formats)):

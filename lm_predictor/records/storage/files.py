@@ -299,6 +299,7 @@ def class_id(path: Path) -> str:
 
 # %% ../../../nbs/records/storage/00_files.ipynb #69a0f2f5
 _CASES, _CASE = ',"cases":{', '":{"tensors":['
+_ENDS = (']},"', ']}},"')  # of a case before an entry that is none, and of all cases before one of the record
 
 
 def _with_cases(text: str) -> tuple[dict, dict] | None:
@@ -311,7 +312,7 @@ def _with_cases(text: str) -> tuple[dict, dict] | None:
         body = text.find(_CASE, at)
         after = text.find(_CASE, body + 1)
         end = text.rfind(',"', body, after) if after >= 0 else len(text) - 2
-        if body < 0 or text[at] != '"' or text[end - 1] != "}":
+        if body < 0 or text[at] != '"' or text[end - 1] != "}" or any(text.find(e, body, end) >= 0 for e in _ENDS):
             return None
         found[text[at + 1:body]] = text[body + 2:end]
         at = end + 1

@@ -46,7 +46,7 @@ class LawFit:
     heads: str         # how many heads share a key: "1", "2-16", "17+"; empty for what is no attention
     fitted_rows: int
     held_out_rows: int
-    impossible_rows: int  # faster than the device can be; left out
+    impossible_rows: int  # faster than the device can be, or disturbed; left out
     held_out: dict     # mape, median and p90 of unseen shapes, in percent
     roofline: dict     # the same of the plain roofline
     parameters: dict = field(hash=False)

@@ -247,33 +247,32 @@ def _proven(pattern: Pattern, own: list) -> bool:
     return all(len(values) > 2 for key, values in seen.items() if key not in fixed)
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de16
-def _alike(config, name: str, key: str, word, many: int) -> list:
-    "The list that a class makes where an entry says one word so many times; nothing unless all its values are one"
-    entry, layers = word * many if isinstance(word, str) else [word] * many, layer_count(config)
+def _told(config, name: str, key: str, words: list) -> list:
+    "The list that a class makes of an entry that says these letters or numbers, one after the other; nothing without"
+    entry, layers = "".join(words) if isinstance(words[0], str) else words, layer_count(config)
     try:
-        said = per_layer(_made(config, {key: entry, name: None}, layers), layers).get(name) or []
+        return list(per_layer(_made(config, {key: entry, name: None}, layers), layers).get(name) or ())
     except Exception:  # a config class refuses in many ways
         return []
-    return said if len({*map(str, said)}) == 1 else []
 
 
 def _spellings(config, name: str, values: list, made: list | None):
     "Columns by entries with a letter or number for each layer, of which a class makes a list of its own"
     cls, many = type(config), layer_count(config)
     letters = sorted({*re.findall(r"""["']([^"'\s])["']""", written(cls))})
-    tables = [v for v in vars(inspect.getmodule(cls)).values() if isinstance(v, dict)]
+    tables = [v for v in getattr(inspect.getmodule(cls), "__dict__", {}).values() if isinstance(v, dict)]
     numbers = sorted({0, 1} | {k for table in tables for k in table if type(k) is int})
     inside = [w for w in words_of(cls) if w not in (*LAYERS, name)]
     keys = [k for k in consumed_keys(cls) if k != name]
     for key in (*keys, *(f"{k}.{w}" for k in keys for w in inside)):
-        words, longer = {}, []
-        for word in (*(letters if "." not in key else ()), *numbers):
-            said = _alike(config, name, key, word, many)
-            if said:
-                words[str(word)] = said[0]
-                longer.append(_alike(config, name, key, word, many + 1) == said)
+        tried = [*(letters if "." not in key else ()), *numbers]
+        found = [(word, _told(config, name, key, [word] * many)) for word in tried]
+        alike = [(word, said) for word, said in found if len({*map(str, said)}) == 1]
+        words = {str(word): said[0] for word, said in alike}
         if {*map(str, values)} <= {*map(str, words.values())}:
-            more = {"longer": True} if all(longer) else {}
+            further = [(w, said, v) for w, said in alike for v, _ in alike if type(v) is type(w) and v != w]
+            longer = bool(further) and all(_told(config, name, key, [*[w] * many, v]) == said for w, said, v in further)
+            more = {"longer": True} if longer else {}
             yield {"name": name, "by": "each", "key": key, "words": words} | more | ({"usual": made} if made else {})
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #0cb64c79
