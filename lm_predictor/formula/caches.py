@@ -5,13 +5,11 @@
 # %% ../../nbs/formula/05_caches.ipynb #54aeccde
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import importlib
 
 # %% auto #0
-__all__ = ['registered', 'cached', 'uncollected', 'reset']
+__all__ = ['registered', 'cached', 'reset']
 
 # %% ../../nbs/formula/05_caches.ipynb #1b3c2fa4
 _caches: list = []  # what is emptied
@@ -26,18 +24,6 @@ def registered(cache):
 def cached(maxsize: int | None = None):  # how many answers are kept; None: all of them
     "Decorator: `functools.lru_cache`, registered"
     return lambda function: registered(functools.lru_cache(maxsize=maxsize)(function))
-
-# %% ../../nbs/formula/05_caches.ipynb #1d8065ef
-@contextlib.contextmanager
-def uncollected():
-    "Within it, the garbage collector waits; also a decorator"
-    runs = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if runs:
-            gc.enable()
 
 # %% ../../nbs/formula/05_caches.ipynb #ac96f203
 def reset() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cost.rules.functions import RULES
-from ..formula.caches import uncollected
+from ..formula.collector import uncollected
 from ..formula.tree import FormulaError
 from ..models.matching import fits, has_every_kind, misfits, outdated, stored_records, with_layers_of
 from ..models.parts import unknown_type

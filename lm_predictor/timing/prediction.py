@@ -21,7 +21,7 @@ from ..cost.rules.operators import CONVENTION
 from .views.paths import called_modules, kernel_paths
 from ..cost.checkpoint.quantized import QuantizedGraph, quantized_graph
 from ..cost.workload import PROMPT, Workload, reached_of, whole
-from ..formula.caches import uncollected
+from ..formula.collector import uncollected
 from ..formula.tree import FormulaError
 from ..models.weights.quantization import Quantization
 from ..records.graph import Graph
