@@ -430,8 +430,9 @@ def record_to_json(r: ModelRecord) -> dict:
 # %% ../../nbs/records/03_model.ipynb #786d414b
 def _parsed(data: object) -> object:
     "The JSON of a record whose cases may wait as text, with all of them parsed; as it is where they cannot be"
-    cases = data.get("cases") if isinstance(data, dict) else None
-    with contextlib.suppress(ValueError, AttributeError):
+    if not isinstance(data, dict) or not isinstance(cases := data.get("cases"), dict):
+        return data
+    with contextlib.suppress(ValueError):
         return {**data, "cases": {n: json.loads(c) if isinstance(c, str) else c for n, c in cases.items()}}
     return data
 
