@@ -39,9 +39,9 @@ LINKS = {"a100_sxm": 300e9, "h100_sxm": 450e9, "h200_sxm": 450e9, "b200_sxm": 90
          "gb300": 900e9, "l40s": 32e9, "rtx_pro_6000_server": 64e9, "h100_pcie": 64e9, "a100_pcie": 32e9, "l4": 32e9}
 # how many times its start a parameter is where a fit begins, more than once where the law has more than one regime
 STARTS = {"product": ({}, {"feed_bytes_per_flop": 5}, {"launch_s": 2, "feed_bytes_per_flop": 0.5}),
-          "context attention": ({}, {"packed": 0.1, "launch_s": 0.3}, {"l2_gain": 3, "unskipped": 15}),
-          "decode attention": ({"launch_s": 0.3, "rows": 4}, {"most_parts": 0.5}, {"most_parts": 1 / 64, "window_parts": 1 / 16,
-                                                                                   "window_packed": 0.03, "l2_gain": 3},
+          "context attention": ({}, {"packed": 0.1, "launch_s": 0.3}, {"l2_gain": 3, "unskipped": 15}, {"uneven_s": 500}),
+          "decode attention": ({"launch_s": 0.3, "rows": 4}, {"most_parts": 0.5, "uneven_s": 500},
+                               {"most_parts": 1 / 64, "window_parts": 1 / 16, "window_packed": 0.03, "l2_gain": 3},
                                {"split_blocks": 8, "window_split": 50, "key_s": 10}),
           "experts": ({}, {"launch_s": 0.3}, {"prologue_s": 5}, {"l2_gain": 3}, {"launch_s": 0.3, "step_s": 40, "reread": 8}),
           "stream": ({}, {"launch_s": 3, "block_s": 10}, {"l2_gain": 3}), "all-reduce": ({}, {"link": 2}, {"shared": 500})}

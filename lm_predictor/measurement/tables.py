@@ -24,9 +24,9 @@ from ..timing.kernels.calibrated import STREAMS
 from ..timing.laws.stream import PART, STREAM, STREAM_ALONG, Stream
 
 # %% auto #0
-__all__ = ['BYTES', 'MIXED', 'CHUNK', 'FEWEST', 'MOST', 'ALIKE', 'NEARER', 'TABLES', 'FRAMEWORKS', 'numeric_rows', 'Measured',
-           'taken', 'products', 'attentions', 'latents', 'experts', 'linears', 'sums', 'state_spaces', 'disturbed',
-           'possible', 'divided', 'nearest', 'fitted', 'releases', 'measured_rows']
+__all__ = ['BYTES', 'MIXED', 'UNGATED', 'CHUNK', 'FEWEST', 'MOST', 'ALIKE', 'NEARER', 'TABLES', 'FRAMEWORKS', 'numeric_rows',
+           'Measured', 'taken', 'products', 'attentions', 'latents', 'experts', 'linears', 'sums', 'state_spaces',
+           'disturbed', 'possible', 'divided', 'nearest', 'fitted', 'releases', 'measured_rows']
 
 # %% ../../nbs/measurement/04_tables.ipynb #07f21f6b
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}  # of a number, scales and all
@@ -138,7 +138,8 @@ def latents(table, decode: bool) -> Iterator[Measured]:
 def _with_others(rows) -> np.ndarray:
     """Which rows are of a device that has a part of the experts, and works on the rows of other devices too.
 
-    Its part takes longer than all of the experts do, of many tokens: such a series says nothing of its own rows.
+    Of many tokens, its part takes longer than all of the experts do; or saves less than half of the arithmetic that its
+    own rows leave, where arithmetic is most of the time of all. Such a series says nothing of its own rows.
     """
     if not (rows.moe_ep_size == 1).any():
         return np.zeros(len(rows), bool)
@@ -146,10 +147,30 @@ def _with_others(rows) -> np.ndarray:
     least = rows[rows.moe_ep_size == 1].groupby([*sizes, "num_tokens"]).latency.min().rename("least")
     beside = rows.join(least, on=[*sizes, "num_tokens"])
     part, many = beside.moe_ep_size > 1, beside.num_tokens >= 4096
-    beside["longer"] = part & many & (beside.latency > 1.2 * beside.least)
+    flops = beside.num_tokens * beside.topk * beside.hidden_size * beside.inter_size / beside.moe_tp_size
+    rates = (flops / beside.latency).where(many & ~part).groupby([beside.moe_dtype, beside.kernel_source])
+    busy = (flops / rates.transform(lambda r: r.quantile(0.9)) / beside.least).clip(upper=1)
+    saved = np.where(busy > 0.5, busy / 2 * (1 - 1 / beside.moe_ep_size), -0.2)
+    beside["longer"] = part & many & (beside.latency > (1 - saved) * beside.least)
     return (part & beside.groupby(sizes).longer.transform("any")).to_numpy()
 
 # %% ../../nbs/measurement/04_tables.ipynb #7fe0d0be
+UNGATED = ((128, 6, 2688, 1856), (512, 22, 1024, 2688), (512, 22, 2048, 5120), (512, 22, 4096, 2688), (512, 22, 8192, 5120))
+"Experts, chosen, hidden and inner width of what TensorRT-LLM's tables call nongated (Nemotron 3): two matrices each"
+
+
+def _joined(framework: str, version: str, kernel: str, *sizes) -> np.ndarray:
+    """Matrices of the first product of experts: two, with a gate, or one.
+
+    Marlin's kernels, and SGLang's before 0.5.14 or where the hidden width is 1024, were measured with a gate for all: of
+    2 matrices they would take 1.5 times as long as they do of others.
+    """
+    older = framework == "sglang" and [int(n) for n in re.findall(r"\d+", version)[:3]] < [0, 5, 14]
+    always = "marlin" in kernel or older
+    gated = lambda s: always or s not in UNGATED or (framework == "sglang" and s[2] == 1024)
+    return np.array([2.0 if gated(s) else 1.0 for s in zip(*sizes)])
+
+
 _EXPERTS = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 
 
@@ -159,7 +180,7 @@ def experts(
 ) -> Iterator[Measured]:
     "The experts of a layer, with what sorts their rows"
     rows, _ = numeric_rows(table[table.distribution == "balanced"], _EXPERTS, ("moe_dtype", "kernel_source"))
-    framework, device = (str(table[c].iloc[0]) if c in table else "" for c in ("framework", "device"))
+    framework, device, version = (str(table[c].iloc[0]) if c in table else "" for c in ("framework", "device", "version"))
     known = (tuned or {}).get(framework.lower(), {}).get("sizes", {}).get(device, {})
     for (dtype, kernel), part in rows[~_with_others(rows)].groupby(["moe_dtype", "kernel_source"]):
         if dtype not in BYTES and dtype not in MIXED:
@@ -170,10 +191,11 @@ def experts(
         pairs = known.get(dtype, []) if tuned_by_size(*run) else []
         tiles = np.array([set_tile(*run, *sizes, pairs) for sizes in zip(tokens, many / parts, inner)], float)
         work = spread_evenly(tokens, chosen, many, hidden, inner, parts, item, row_item)
-        work = replace(work, set_rows=tiles[:, 0], set_columns=tiles[:, 1])
-        nbytes = 3 * work.reached * hidden * inner * item + 4 * work.rows * hidden
+        joined = _joined(framework.lower(), version, kernel, many, chosen, hidden, whole)
+        work = replace(work, set_rows=tiles[:, 0], set_columns=tiles[:, 1], joined=joined)
+        nbytes = (joined + 1) * work.reached * hidden * inner * item + 4 * work.rows * hidden
         groups = np.array([f"{a:.0f},{b:.0f},{c:.0f},{d:.0f}" for a, b, c, d in zip(many, chosen, hidden, inner)])
-        yield Measured(EXPERTS, "experts", kernel, dtype, "", "", work, 6 * work.rows * hidden * inner, nbytes,
+        yield Measured(EXPERTS, "experts", kernel, dtype, "", "", work, work.flops, nbytes,
                        _number(part.latency) / 1e3, groups, tuple(map(tuple, pairs)))
 
 # %% ../../nbs/measurement/04_tables.ipynb #e5afb9a1

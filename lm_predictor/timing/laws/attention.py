@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SHARED', 'SHARED_DECODE', 'WIDTHS', 'QUERIES', 'KEYS', 'PROMPT_PARAMETERS', 'PROMPT', 'DECODE_PARAMETERS', 'DECODE',
-           'Attention', 'plain_attention', 'group_of', 'of_width', 'prompt_time', 'split_of', 'decode_time']
+           'Attention', 'plain_attention', 'group_of', 'of_width', 'uneven', 'prompt_time', 'split_of', 'decode_time']
 
 # %% ../../../nbs/timing/laws/02_attention.ipynb #e7d5739a
 from dataclasses import dataclass
@@ -61,6 +61,11 @@ def of_width(p, name: str, width):
     return value
 
 
+def uneven(width):
+    "Whether keys have a width between two powers of two, of which values have the lower: kernels around it pad or copy"
+    return (width > 128) & (width < 256)
+
+
 def _by_width(name: str, start: float, low: float, high: float, meaning: str) -> tuple:
     widths = (*WIDTHS, "wide")
     return tuple(Parameter(f"{name}_{w}", start, low, high, f"{meaning}, heads of width {w}") for w in widths)
@@ -78,6 +83,7 @@ PROMPT_PARAMETERS = (
     Parameter("waves", 0.3, 0.001, 1.0, "how much of a last wave that is not full is lost"),
     Parameter("packed", 0.5, 0.001, 1.0, "how far heads of a group share a tile"),
     Parameter("sequence_s", 1e-8, 1e-10, 1e-4, "seconds for each sequence"),
+    Parameter("uneven_s", 1e-8, 1e-9, 3e-5, "seconds more where a key has more numbers than 128 and fewer than 256"),
     Parameter("write", 1.0, 0.01, 10.0, "what a byte of a new key or value costs, in bytes of the memory"),
     Parameter("write_s", 1e-6, 1e-8, 2e-5, "seconds that writing them takes at least"),
     Parameter("unskipped", 0.05, 0.001, 1.0, "part of the keys that a window hides which a kernel goes over"),
@@ -106,7 +112,8 @@ def prompt_time(p, w: Attention, chip: Chip):  # seconds
     moved = w.moved_bytes + w.cache_bytes - new
     rate = chip.bandwidth * cache_gain(p, moved, chip)
     written, memory = norm(p.write_s, p.write * 2.0 * new / rate, 2.0), moved / (p.memory * rate)
-    return p.launch_s + norm(busy, larger(memory, 1e-9), p.power) + p.sequence_s * w.batch + written
+    steady = p.launch_s + p.uneven_s * uneven(w.width) + p.sequence_s * w.batch
+    return steady + norm(busy, larger(memory, 1e-9), p.power) + written
 
 
 PROMPT = Law("context attention", PROMPT_PARAMETERS, prompt_time,
@@ -122,6 +129,7 @@ DECODE_PARAMETERS = (
     Parameter("block_s", 1e-6, 1e-9, 1e-4, "seconds of a block beside its keys"),
     Parameter("key_s", 1e-9, 1e-12, 1e-7, "seconds that a block takes for each key of 128 numbers at least"),
     Parameter("sequence_s", 1e-8, 1e-11, 1e-5, "seconds for each sequence"),
+    Parameter("uneven_s", 1e-8, 1e-9, 3e-5, "seconds more where a key has more numbers than 128 and fewer than 256"),
     Parameter("head_s", 1e-8, 1e-11, 1e-6, "seconds of a multiprocessor for each head of 128 numbers of a sequence"),
     *CACHE,
     Parameter("join_s", 2e-6, 1e-9, 1e-4, "seconds of joining the parts of split keys"),
@@ -156,8 +164,8 @@ def decode_time(p, w: Attention, chip: Chip):  # seconds
     (blocks, parts), wide = split_of(p, w, keys, chip), w.width / 128.0
     chain = larger(blocks * parts / chip.units, 1.0) * (p.block_s + p.key_s * wide * keys / parts)
     joined = p.join_s + p.join * parts * 8.0 * w.batch * w.heads * w.width / chip.bandwidth
-    return (p.launch_s + norm(norm(memory, products, p.power), chain, p.power) + p.sequence_s * w.batch
-            + p.head_s * wide * w.batch * w.heads / chip.units + joined * (parts > 1))
+    return (p.launch_s + p.uneven_s * uneven(w.width) + norm(norm(memory, products, p.power), chain, p.power)
+            + p.sequence_s * w.batch + p.head_s * wide * w.batch * w.heads / chip.units + joined * (parts > 1))
 
 
 DECODE = Law("decode attention", DECODE_PARAMETERS, decode_time,

@@ -25,6 +25,12 @@ class Experts:
     row_item: float = 2.0   # bytes of a number that is multiplied by one
     set_rows: float = 0.0   # of a tile that is run whatever the sizes; 0: the best is
     set_columns: float = 0.0
+    joined: float = 2.0     # matrices of the first product: the gate's beside the one that goes up; 1 without a gate
+
+    @property
+    def flops(self):
+        "Two for each multiply-accumulate"
+        return 2.0 * (self.joined + 1) * self.rows * self.hidden * self.inner
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ PARAMETERS = (
     Parameter("choice_s", 1e-9, 1e-12, 1e-6, "seconds for each expert that a token chooses"),
     Parameter("expert_s", 1e-8, 1e-11, 1e-6, "seconds for each expert that is reached"),
     Parameter("combine", 0.05, 1e-3, 30.0, "what a byte of the results of all devices costs, likewise"),
+    Parameter("activate", 0.05, 1e-3, 30.0, "what a byte inside of the experts that all devices chose costs, likewise"),
     Parameter("untuned", 0.7, 0.1, 2.0, "part of what a tuned tile reaches that a set one does"),
     *CACHE,
 )
@@ -97,17 +104,20 @@ def grouped_time(p, w: Grouped, chip: Chip):  # seconds
     return best + p.step_s * w.k / 64
 
 
-def around_time(p, rows, choices, hidden, chip: Chip):  # seconds
-    "Time of sorting the rows of a device before the products, and of putting the results of all choices together after"
-    return 4.0 * hidden * (p.permute * rows + p.combine * choices) / chip.bandwidth
+def around_time(p, rows, choices, hidden, inner, chip: Chip):  # seconds
+    """Time around the products: sorting the rows of a device before them, the activation and the zeros of the choices
+    of other devices between them, and putting the results of all choices together after.
+    """
+    numbers = hidden * (p.permute * rows + p.combine * choices) + p.activate * inner * choices
+    return 4.0 * numbers / chip.bandwidth
 
 
 def experts_time(p, w: Experts, chip: Chip):  # seconds
     "Time of a layer's experts: both products, and what sorts the rows"
     tile = {"item": w.item, "row_item": w.row_item, "set_rows": w.set_rows, "set_columns": w.set_columns}
-    first = grouped_time(p, Grouped(w.rows, w.reached, 2.0 * w.inner, w.hidden, **tile), chip)
+    first = grouped_time(p, Grouped(w.rows, w.reached, w.joined * w.inner, w.hidden, **tile), chip)
     second = grouped_time(p, Grouped(w.rows, w.reached, w.hidden, w.inner, **tile), chip)
-    around = around_time(p, w.rows, w.tokens * w.chosen, w.hidden, chip)
+    around = around_time(p, w.rows, w.tokens * w.chosen, w.hidden, w.inner, chip)
     return (p.launch_s + first + second + around + p.token_s * w.tokens + p.choice_s * w.tokens * w.chosen
             + p.expert_s * w.reached)
 
