@@ -155,15 +155,16 @@ def _with_others(rows) -> np.ndarray:
     return (part & beside.groupby(sizes).longer.transform("any")).to_numpy()
 
 # %% ../../nbs/measurement/04_tables.ipynb #7fe0d0be
-UNGATED = ((128, 6, 2688, 1856), (512, 22, 1024, 2688), (512, 22, 2048, 5120), (512, 22, 4096, 2688), (512, 22, 8192, 5120))
+UNGATED = ((128, 6, 2688, 1856), (512, 22, 1024, 2688), (512, 22, 2048, 5120), (512, 22, 4096, 2688),
+           (512, 22, 8192, 5120))
 "Experts, chosen, hidden and inner width of what TensorRT-LLM's tables call nongated (Nemotron 3): two matrices each"
 
 
 def _joined(framework: str, version: str, kernel: str, *sizes) -> np.ndarray:
     """Matrices of the first product of experts: two, with a gate, or one.
 
-    Marlin's kernels, and SGLang's before 0.5.14 or where the hidden width is 1024, were measured with a gate for all: of
-    2 matrices they would take 1.5 times as long as they do of others.
+    Marlin's kernels, and SGLang's before 0.5.14 or where the hidden width is 1024, were measured with a gate for all:
+    of 2 matrices they would take 1.5 times as long as they do of others.
     """
     older = framework == "sglang" and [int(n) for n in re.findall(r"\d+", version)[:3]] < [0, 5, 14]
     always = "marlin" in kernel or older
@@ -171,6 +172,7 @@ def _joined(framework: str, version: str, kernel: str, *sizes) -> np.ndarray:
     return np.array([2.0 if gated(s) else 1.0 for s in zip(*sizes)])
 
 
+# %% ../../nbs/measurement/04_tables.ipynb #939188e8
 _EXPERTS = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 
 
@@ -180,7 +182,8 @@ def experts(
 ) -> Iterator[Measured]:
     "The experts of a layer, with what sorts their rows"
     rows, _ = numeric_rows(table[table.distribution == "balanced"], _EXPERTS, ("moe_dtype", "kernel_source"))
-    framework, device, version = (str(table[c].iloc[0]) if c in table else "" for c in ("framework", "device", "version"))
+    named = ("framework", "device", "version")
+    framework, device, version = (str(table[c].iloc[0]) if c in table else "" for c in named)
     known = (tuned or {}).get(framework.lower(), {}).get("sizes", {}).get(device, {})
     for (dtype, kernel), part in rows[~_with_others(rows)].groupby(["moe_dtype", "kernel_source"]):
         if dtype not in BYTES and dtype not in MIXED:

@@ -62,7 +62,7 @@ def of_width(p, name: str, width):
 
 
 def uneven(width):
-    "Whether keys have a width between two powers of two, of which values have the lower: kernels around it pad or copy"
+    "Whether keys are wider than 128 numbers and narrower than 256, which takes a time of its own"
     return (width > 128) & (width < 256)
 
 

@@ -104,6 +104,7 @@ def grouped_time(p, w: Grouped, chip: Chip):  # seconds
     return best + p.step_s * w.k / 64
 
 
+# %% ../../../nbs/timing/laws/03_experts.ipynb #b548b944
 def around_time(p, rows, choices, hidden, inner, chip: Chip):  # seconds
     """Time around the products: sorting the rows of a device before them, the activation and the zeros of the choices
     of other devices between them, and putting the results of all choices together after.
