@@ -53,7 +53,7 @@ def default_config(record: ModelRecord) -> list:
     "The config of a type's own defaults, or a variant, that a record is about; first one with the layers traced"
     found, kept = [], [shipped_directory() / name for name in ("types.json", "variants.json")]
     usual, variants = (read_json(file).get(record.model_type, {}) if file.is_file() else {} for file in kept)
-    for config in ({}, usual, *({**usual, **changes} for changes in variants.values())):
+    for config in (usual, *({**usual, **changes} for changes in variants.values()), {}):  # which may not run
         full = {"model_type": record.model_type, **config}
         try:
             if not fits(record, full) or not fits(record, _whole(full)):  # MPT spells out a part of its own
