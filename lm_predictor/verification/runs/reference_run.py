@@ -277,11 +277,16 @@ def _least(sizes: dict, conditions: list, values: dict, rng: random.Random) -> d
 
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #00d46b4b
 def _one_head(values: dict) -> dict:
-    "Numbers of a model with one head and no more experts than a token goes to: its masks keep the same pairs"
-    return {
-        n: 1 if n in ("num_heads", "num_kv_heads") else values["num_experts_per_tok"] if n.endswith("_experts") else v
-        for n, v in values.items()
-    }
+    """Numbers of a model with one head and no more experts than a token goes to: its masks keep the same pairs.
+
+    The head is as wide as before, also where the model's width decides that: a config may list a number for each of
+    its frequencies.
+    """
+    few = dict.fromkeys(values.keys() & {"num_heads", "num_kv_heads"}, 1)
+    few |= {n: values["num_experts_per_tok"] for n in values if n.endswith("_experts")}
+    heads, width = values.get("num_heads", 1), values.get("hidden_size", 1)
+    few |= {} if "head_dim" in values or width % heads else {"hidden_size": width // heads}
+    return values | {n: v for n, v in few.items() if n in values}
 
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #3f9adf39
 def _beside_window(record, config, case: str, usual: dict, values: dict) -> list[dict]:
