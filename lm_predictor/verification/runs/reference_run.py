@@ -33,7 +33,8 @@ from ...tracing.runtime.layers import layer_count
 
 # %% auto #0
 __all__ = ['MUCH', 'TOO_MUCH', 'EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'built_numbers', 'sheet_of_run',
-           'Evidence', 'sized', 'weigh', 'module_rows', 'run_alone', 'Twin', 'other_sizes', 'collect', 'collect_alone']
+           'Evidence', 'sized', 'weigh', 'module_rows', 'run_alone', 'Twin', 'evenly', 'other_sizes', 'collect',
+           'collect_alone']
 
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #2e9d72b7
 def number(x) -> int | Fraction:
@@ -359,6 +360,12 @@ def _other_workload(record, case, values, rng, scale, before) -> dict | None:
     new = (sizes for sizes in drawn if sizes is None or not any(sizes.items() <= at.items() for at in ran))
     return next(new, None) or workload_sizes(record, case, values, rng, scale)
 
+# %% ../../../nbs/verification/runs/01_reference_run.ipynb #5d0e7b12
+def evenly(case: str, sizes: dict, share: int) -> dict:
+    "Sizes of a case with tokens that give every expert its share (see `Runnable`), if the case leaves them open"
+    name = "batch_size" if Case.parse(case).phase == "decode" else "seq_len"
+    return sizes if share < 2 or name in Case.parse(case).fixed else sizes | {name: -(-sizes[name] // share) * share}
+
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #815f5bed
 def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline: float, edges: bool) -> None:
     "One run of each case at one set of config numbers, more at the edges of what a case is"
@@ -382,7 +389,7 @@ def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline:
         for sizes in filter(None, tried):
             if runs.get(case) and time.perf_counter() > deadline:
                 continue
-            recorder, sheet = twin.run(case, sizes)
+            recorder, sheet = twin.run(case, evenly(case, sizes, twin.runnable.share))
             runs.setdefault(case, []).append(sheet)
             if not evidence.alone:
                 evidence.alone = twin.alone(recorder, rng)
