@@ -145,13 +145,15 @@ def left_pairs(runnable: Runnable, batch_size: int, seq_len: int, cache_len: int
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #13ee71ea
 @contextlib.contextmanager
 def one_thread():
-    "Within it torch uses one thread: the tensors are tiny, more threads only wait for each other"
-    threads = torch.get_num_threads()
+    "Within it torch uses one thread, as the tensors are tiny, and no oneDNN, which keeps a kernel for each shape"
+    threads, mkldnn = torch.get_num_threads(), torch.backends.mkldnn.enabled
     torch.set_num_threads(1)
+    torch.backends.mkldnn.enabled = False  # its `flags` sets more, and warns
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        torch.backends.mkldnn.enabled = mkldnn
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #e69f8917
 WORKLOADS = ((5, 0), (9, 0), (1, 4), (3, 4), (1, 17), (4, 13))  # new tokens, cached tokens
