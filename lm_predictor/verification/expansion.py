@@ -5,6 +5,7 @@
 # %% ../../nbs/verification/01_expansion.ipynb #216eec6a
 from __future__ import annotations
 
+import weakref
 
 from ..formula.caches import cached, registered
 from ..cost.tree.expand import ExpandError, bind, cost_of, expand
@@ -87,14 +88,16 @@ def by_itself(analysis: Analysis, model: str = "") -> bool:
     return not of_config(analysis) and (bool(general) or not kernels)
 
 # %% ../../nbs/verification/01_expansion.ipynb #65e5c480
-_bound: dict = registered({})  # (reference, model) -> (the class's record, arguments by parameter)
+# database, as long as it is there -> (reference, model) -> (the class's record, arguments by parameter)
+_bound = registered(weakref.WeakKeyDictionary())
 
 
-def _arguments(ref, analysis: Analysis, model: str, where: str) -> list:
+def _arguments(ref, db: Database, model: str, where: str) -> list:
     "The arguments of a reference by parameter, defaults filled in"
-    kept = _bound.get((str(ref), model))
+    analysis, bound = db.get(ref.class_name, model=model), _bound.setdefault(db, {})
+    kept = bound.get((str(ref), model))
     if kept is None or kept[0] is not analysis:
-        _bound[str(ref), model] = kept = analysis, sorted(bind(ref, analysis, where, model, {}).items())
+        bound[str(ref), model] = kept = analysis, sorted(bind(ref, analysis, where, model, {}).items())
     return kept[1]
 
 
@@ -103,10 +106,7 @@ def _called(formulas, env: dict, model: str, db: Database, where: str) -> dict:
     found = {}
     for formula in formulas:
         for ref, count in split(str(formula))[1]:
-            key = ref.class_name, tuple(
-                (n, f.evaluate(env))
-                for n, f in _arguments(ref, db.get(ref.class_name, model=model), model, where)
-            )
+            key = ref.class_name, tuple((n, f.evaluate(env)) for n, f in _arguments(ref, db, model, where))
             found[key] = found.get(key, 0) + count.evaluate(env)
     return {k: n for k, n in found.items() if n}
 
