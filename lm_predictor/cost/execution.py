@@ -5,22 +5,21 @@
 # %% ../../nbs/cost/00_execution.ipynb #33c3a108
 from __future__ import annotations
 
-import functools
-import operator
 from dataclasses import dataclass, field, replace
 
 from ..formula.tree import Formula
 from ..formula.language import parse, total
 from .checkpoint.quantized import quantize_inputs
+from .circles import between, in_circle, waits_for_itself
 from ..records.graph import Graph, Node, Read
 from ..records.analysis import ZERO, Cost
 
 # %% auto #0
 __all__ = ['EXECUTIONS', 'DEFAULT_EXECUTION', 'SIZED', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers',
            'readers', 'parents', 'ancestors', 'attentions', 'planned', 'columns', 'applies_mask', 'picked',
-           'merge_attention', 'only_kept_pairs', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies', 'between',
-           'fuse', 'same_rows', 'in_order', 'outside', 'distinct_elements', 'multiplies', 'kernel', 'title', 'plan_of',
-           'kernels_of', 'source_kernels', 'unwritten']
+           'merge_attention', 'only_kept_pairs', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies', 'same_rows',
+           'fuse', 'in_order', 'outside', 'distinct_elements', 'multiplies', 'kernel', 'title', 'plan_of', 'kernels_of',
+           'source_kernels', 'unwritten']
 
 # %% ../../nbs/cost/00_execution.ipynb #8a16ae02
 EXECUTIONS = ("eager", "fused", "flash", "kernels", "engine")
@@ -314,18 +313,6 @@ def fold_copies(plan: Plan) -> Plan:
             nodes[j] = replace(nodes[j], reads=tuple(map(first, nodes[j].reads)))
     return replace(plan, nodes=nodes)
 
-# %% ../../nbs/cost/00_execution.ipynb #8b49282f
-def between(direct: dict[int, set[int]]):  # operator -> those that make what it reads, in order: `parents`
-    "A function of a group: whether an operator outside needs some of it and is needed by some of it"
-    bit, above = {i: 1 << k for k, i in enumerate(direct)}, {}  # sets as whole numbers, of which many are joined
-    for i, needed in direct.items():
-        above[i] = functools.reduce(operator.or_, (above[m] | bit[m] for m in needed), 0)
-
-    def interrupted(group: set[int]) -> bool:
-        inside = functools.reduce(operator.or_, (bit[i] for i in group), 0)  # what lies between ends outside:
-        return any(above[i] & inside for i in set().union(*(direct[i] for i in group)) - group)
-    return interrupted
-
 # %% ../../nbs/cost/00_execution.ipynb #3a54af82
 FUSABLE = frozenset({"pointwise", "copy", "gather", "reduction", "softmax", "norm", "create"})
 _ELEMENTWISE = frozenset({"pointwise", "copy", "gather", "create"})
@@ -343,10 +330,9 @@ def _made_where_used(nodes: dict, read: dict, producers: set[int], both: set[int
     )
 
 # %% ../../nbs/cost/00_execution.ipynb #34fadd20
-def fuse(plan: Plan) -> list[list[int]]:
-    "The operators of a plan, those that run in one kernel together"
+def _fused(plan: Plan, interrupted) -> list[list[int]]:
+    "As `fuse`; interrupted: whether two groups cannot be one kernel, as something outside is to run in between"
     nodes, graph, made, read = plan.nodes, plan.graph, makers(plan.nodes), readers(plan.nodes)
-    interrupted = between(parents(nodes))
     scopes = {
         call: tuple(c for c in graph.chain(call) if graph.calls[c].repeat != parse(1))
         for call in {n.call for n in nodes.values()}
@@ -364,7 +350,7 @@ def fuse(plan: Plan) -> list[list[int]]:
                 needed = _made_where_used(nodes, read, group[p], both) and r.tensor not in dict(n.writes)
             else:
                 needed = set(read[r.tensor]) <= both or any(_domain(nodes[m]) == r.elements for m in group[i])
-            if needed and same_rows(nodes[m] for m in both) and not interrupted(both):
+            if needed and same_rows(nodes[m] for m in both) and not interrupted(both, group):
                 group |= {m: both for m in both}
     return [sorted(g, key=place.get) for g in {id(g): g for g in group.values()}.values()]
 
@@ -373,16 +359,31 @@ def same_rows(nodes) -> bool:
     "Whether the reductions among operators go over rows of one shape"
     return len({(n.reads[0].elements, n.extent) for n in nodes if n.kind in ("reduction", "softmax", "norm")}) < 2
 
-# %% ../../nbs/cost/00_execution.ipynb #08dc9979
-def in_order(plan: Plan, groups: list[list[int]]) -> list[list[int]]:
-    "The kernels' operators so that each comes after those that make what it reads"
+# %% ../../nbs/cost/00_execution.ipynb #5d0e7c12
+def _needs(plan: Plan, groups: list[list[int]]) -> dict[int, set[int]]:
+    "Of each group of operators the others that make what it reads, by their places"
     place, made = {i: k for k, i in enumerate(plan.nodes)}, makers(plan.nodes)
     home = {i: g for g, group in enumerate(groups) for i in group}
-    needs = {
+    return {
         g: {home[m] for i in group for r in plan.nodes[i].reads for m in made.get(r.tensor, ()) if place[m] < place[i]}
         - {g}
         for g, group in enumerate(groups)
     }
+
+
+def fuse(plan: Plan) -> list[list[int]]:
+    "The operators of a plan, those that run in one kernel together"
+    direct = parents(plan.nodes)
+    interrupted = between(direct)
+    groups = _fused(plan, lambda both, group: interrupted(both))
+    if not in_circle(_needs(plan, groups)):  # nearly always
+        return groups
+    return _fused(plan, lambda both, group: interrupted(both) or waits_for_itself(both, group, direct))
+
+# %% ../../nbs/cost/00_execution.ipynb #08dc9979
+def in_order(plan: Plan, groups: list[list[int]]) -> list[list[int]]:
+    "The kernels' operators so that each comes after those that make what it reads"
+    place, needs = {i: k for k, i in enumerate(plan.nodes)}, _needs(plan, groups)
     waiting, done = sorted(needs, key=lambda g: max(place[i] for i in groups[g])), []
     while waiting:
         ready = next(g for g in waiting if needs[g] <= set(done))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from ..execution import DeviceKernel, Plan, between, fuse, kernels_of, parents
+from ..circles import between
+from ..execution import DeviceKernel, Plan, fuse, kernels_of, parents
 from ...formula.language import Condition, parse, total
 from ...formula.tree import Formula
 from ...records.graph import Graph, Node

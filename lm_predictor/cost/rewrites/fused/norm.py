@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...circles import between
 from lm_predictor.cost.execution import (
-    FUSABLE, Plan, between, kernel, makers, parents, readers, same_rows
+    FUSABLE, Plan, kernel, makers, parents, readers, same_rows
 )
 from ..rule import Rewrite, equal, loops
 from ....formula.language import total
