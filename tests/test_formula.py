@@ -1,5 +1,6 @@
 "The formula language: what it reads, what it refuses, and that two roads give the same number"
 import copy
+import gc
 import pickle
 import random
 import subprocess
@@ -39,14 +40,22 @@ HOSTILE = [
 ]
 
 
+@pytest.fixture
+def no_collection():
+    "Garbage of tests that ran before in this process is not collected meanwhile: that alone may take a second"
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_text_is_refused_in_one_short_sentence(text):
-    start = time.perf_counter()
+def test_hostile_text_is_refused_in_one_short_sentence(text, no_collection):
+    start = time.process_time()
     with pytest.raises(FormulaError) as caught:
         parse(text, where="here")
     message = str(caught.value)
     assert message.startswith("here: ") and "\n" not in message and len(message) < 300
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     with pytest.raises(FormulaError):
         parse_condition(text + "\n == 1" if text.strip() else text)
 

@@ -88,13 +88,18 @@ def by_itself(analysis: Analysis, model: str = "") -> bool:
     return not of_config(analysis) and (bool(general) or not kernels)
 
 # %% ../../nbs/verification/01_expansion.ipynb #65e5c480
-# database, as long as it is there -> (reference, model) -> (the class's record, arguments by parameter)
-_bound = registered(weakref.WeakKeyDictionary())
+# weak reference to a database -> (reference, model) -> (the class's record, arguments by parameter)
+_bound: dict = registered({})
+
+
+def _bound_in(db: Database) -> dict:
+    "What is bound in a database, forgotten with it"
+    return _bound.setdefault(weakref.ref(db, lambda gone: _bound.pop(gone, None)), {})
 
 
 def _arguments(ref, db: Database, model: str, where: str) -> list:
     "The arguments of a reference by parameter, defaults filled in"
-    analysis, bound = db.get(ref.class_name, model=model), _bound.setdefault(db, {})
+    analysis, bound = db.get(ref.class_name, model=model), _bound_in(db)
     kept = bound.get((str(ref), model))
     if kept is None or kept[0] is not analysis:
         bound[str(ref), model] = kept = analysis, sorted(bind(ref, analysis, where, model, {}).items())
