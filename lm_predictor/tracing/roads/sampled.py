@@ -342,7 +342,7 @@ class _Sampling:
     wanted: set = field(default_factory=set)  # names of the cases to come
     done: dict = field(default_factory=dict)  # case name -> sizes -> its run, folded
     fits: dict = field(default_factory=dict)  # case name -> Fit
-    by_token: bool = False  # whether its code loops over tokens
+    by_token: set = field(default_factory=set)  # phases in which its code loops over tokens
 
     def run(self, case: Case, sizes: dict, ahead: bool = False):
         "One run of a case with numbers, folded; ahead: with the logits of all tokens too, where that case is wanted"
@@ -377,8 +377,8 @@ class _Sampling:
             _dealt_out(case, row, i, form.share)
             for i, row in enumerate(points(case, count, window, form.block, within))
         ]
-        if self.by_token or count > 8 and _by_token(case, rows, lambda row: self.run(case, row).executed):
-            self.by_token = True
+        if case.phase in self.by_token or count > 8 and _by_token(case, rows, lambda row: self.run(case, row).executed):
+            self.by_token.add(case.phase)
             rows = [
                 row | {"seq_len": min(row["seq_len"], (window if case.region == "_over" else 0) + 20 * form.share + i)}
                 for i, row in enumerate(rows)
