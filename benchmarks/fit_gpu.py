@@ -204,9 +204,11 @@ def main() -> None:
         for e in pytorch + laws:
             print(f"{e['kind']:24} {e['dtype']:9} fitted {e['fitted_rows']:4}, held out {e['held_out_rows']:4}: mean {e['held_out']['mape']:5.1f} %, "
                   f"median {e['held_out']['median']:5.1f}, 90th {e['held_out']['p90']:5.1f}; roofline {e['roofline']['mape']:5.1f}")
-        others(device)
         if args.write:
             write(device, pytorch, read(device, "kernels")["host_kernel_s"], laws)
+    for device in of_pytorch():
+        print(f"\n{device}")
+        others(device)
 
 
 if __name__ == "__main__":

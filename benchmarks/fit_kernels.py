@@ -4,6 +4,7 @@
     python benchmarks/fit_kernels.py                           # every device: prints held-out errors; about an hour
     python benchmarks/fit_kernels.py --device h100_sxm --write  # writes hardware/calibrated/DEVICE.json
     python benchmarks/fit_kernels.py --show                    # what hardware/calibrated says, every fit; no tables needed
+    python benchmarks/fit_kernels.py --apart                   # how far the same products are apart under two frameworks
     python benchmarks/fit_kernels.py --overview                # and the means of each device, framework and kind
 
 A fifth of the (N, K) pairs, of the head configurations or of the expert sizes is fitted; the errors are those of the
@@ -38,11 +39,16 @@ PEAK = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8",
 LINKS = {"a100_sxm": 300e9, "h100_sxm": 450e9, "h200_sxm": 450e9, "b200_sxm": 900e9, "b300_sxm": 900e9, "gb200": 900e9,
          "gb300": 900e9, "l40s": 32e9, "rtx_pro_6000_server": 64e9, "h100_pcie": 64e9, "a100_pcie": 32e9, "l4": 32e9}
 # how many times its start a parameter is where a fit begins, more than once where the law has more than one regime
-STARTS = {"product": ({}, {"feed_bytes_per_flop": 5}, {"launch_s": 2, "feed_bytes_per_flop": 0.5}),
-          "context attention": ({}, {"packed": 0.1, "launch_s": 0.3}, {"l2_gain": 3, "unskipped": 15}, {"uneven_s": 500}),
+STARTS = {"product": ({}, {"feed_bytes_per_flop": 5}, {"launch_s": 2, "feed_bytes_per_flop": 0.5},
+                      {"l2_gain": 2, "result_part": 3, "input_part": 3}, {"l2_gain": 2, "result_part": 3, "input_part": 0.5}),
+          "context attention": ({}, {"packed": 0.1, "launch_s": 0.3}, {"l2_gain": 3, "unskipped": 15}, {"uneven_s": 500},
+                                {"window_tile_s": 20}, {"wide_rows": 0.64, "longest": 0.5},
+                                {"wide_rows": 0.64, "l2_gain": 3, "unskipped": 20}),
           "decode attention": ({"launch_s": 0.3, "rows": 4}, {"most_parts": 0.5, "uneven_s": 500},
                                {"most_parts": 1 / 64, "window_parts": 1 / 16, "window_packed": 0.03, "l2_gain": 3},
-                               {"split_blocks": 8, "window_split": 50, "key_s": 10}),
+                               {"split_blocks": 8, "window_split": 50, "key_s": 10},
+                               {"window_reread": 20, "window_packed": 0.03, "window_parts": 1 / 16, "most_parts": 1 / 64,
+                                "l2_gain": 3, "l2_part": 2}),
           "experts": ({}, {"launch_s": 0.3}, {"prologue_s": 5}, {"l2_gain": 3}, {"launch_s": 0.3, "step_s": 40, "reread": 8}),
           "stream": ({}, {"launch_s": 3, "block_s": 10}, {"l2_gain": 3}), "all-reduce": ({}, {"link": 2}, {"shared": 500})}
 
@@ -177,6 +183,22 @@ def transfer(tables):
                     print(f"{source:12} {target:20} {kind:18} {framework:13} {off.mean():5.1f}  {np.median(off):6.1f}  {np.quantile(off, 0.9):5.1f}")
 
 
+def apart(tables):
+    "How far the same products are apart in the tables of two frameworks, both of which call cuBLAS through PyTorch"
+    print(f"{'device':20} {'':24}   mean  median  90th, % of the second")
+    for folder in DEVICES:
+        known = {}
+        for framework in FRAMEWORKS:
+            for m in (m for path in releases(tables / folder, "product", framework)[:1] for m in measured_rows(path, "product")):
+                if m.dtype == "bfloat16":
+                    known[framework] = dict(zip(zip(m.work.m, m.work.n, m.work.k), m.seconds))
+        for one, other in (("sglang", "vllm"), ("trtllm", "vllm")):
+            both = known.get(one, {}).keys() & known.get(other, {}).keys()
+            if len(both) > 1000:
+                off = 100 * np.abs(np.array([known[one][k] / known[other][k] for k in both]) - 1)
+                print(f"{folder:20} {FRAMEWORKS[one]:12} {FRAMEWORKS[other]:12}  {off.mean():4.1f}    {np.median(off):4.1f}  {np.quantile(off, 0.9):4.1f}")
+
+
 KINDS = ("product", "context attention", "decode attention", "latent context", "latent decode", "experts", "convolution",
          "recurrent state", "chunked scan", "all-reduce")
 
@@ -203,6 +225,7 @@ def main():
     parser.add_argument("--table", action="append", choices=TABLES, help="only this table; a file keeps its other kinds")
     parser.add_argument("--write", action="store_true", help="write hardware/calibrated/DEVICE.json")
     parser.add_argument("--transfer", action="store_true", help="print how far laws are off on a device that they were not fitted to")
+    parser.add_argument("--apart", action="store_true", help="print how far products are apart in the tables of two frameworks")
     parser.add_argument("--overview", action="store_true", help="print the mean errors of each device, framework and kind")
     parser.add_argument("--show", action="store_true", help="print what hardware/calibrated says")
     args = parser.parse_args()
@@ -211,8 +234,8 @@ def main():
     if args.tables is None:
         import aiconfigurator_core
         args.tables = Path(aiconfigurator_core.__file__).parent
-    if args.transfer:
-        return transfer(args.tables / "systems/data")
+    if args.transfer or args.apart:
+        return (transfer if args.transfer else apart)(args.tables / "systems/data")
     for folder in args.device or DEVICES:
         name, units = DEVICES[folder]
         try:

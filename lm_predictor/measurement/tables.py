@@ -5,6 +5,7 @@
 # %% ../../nbs/measurement/04_tables.ipynb #d4584a61
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -17,7 +18,7 @@ from ..cost.rules.operators import Operand, dense
 from .fit import errors, fit_parameters, fitted_groups
 from ..timing.laws.attention import DECODE, PROMPT, SHARED, SHARED_DECODE, Attention, plain_attention
 from ..timing.laws.collective import COLLECTIVE, AllReduce
-from ..timing.laws.experts import EXPERTS, set_tile, spread_evenly, tuned_by_size
+from ..timing.laws.experts import EXPERTS, Experts, set_tile, tuned_by_size
 from ..timing.laws.law import Chip, Law
 from ..timing.laws.product import PRODUCT, PRODUCT_BY_ROWS, Product
 from ..timing.kernels.calibrated import STREAMS
@@ -25,8 +26,8 @@ from ..timing.laws.stream import PART, STREAM, STREAM_ALONG, Stream
 
 # %% auto #0
 __all__ = ['BYTES', 'MIXED', 'UNGATED', 'CHUNK', 'FEWEST', 'MOST', 'ALIKE', 'NEARER', 'TABLES', 'FRAMEWORKS', 'numeric_rows',
-           'Measured', 'taken', 'products', 'attentions', 'latents', 'experts', 'linears', 'sums', 'state_spaces',
-           'disturbed', 'possible', 'divided', 'nearest', 'fitted', 'releases', 'measured_rows']
+           'Measured', 'taken', 'products', 'attentions', 'latents', 'first_device', 'experts', 'linears', 'sums',
+           'state_spaces', 'disturbed', 'possible', 'divided', 'nearest', 'fitted', 'releases', 'measured_rows']
 
 # %% ../../nbs/measurement/04_tables.ipynb #07f21f6b
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}  # of a number, scales and all
@@ -52,7 +53,7 @@ class Measured:
     kernel: str      # as the framework names it
     dtype: str       # of what is multiplied
     cache: str       # type of keys and values
-    heads: str       # that share a key: "1", "2-16", "17+", or empty
+    heads: str       # that share a key: "1", "4-16", "17+", or empty
     work: object     # of the law
     flops: np.ndarray
     nbytes: np.ndarray
@@ -135,24 +136,44 @@ def latents(table, decode: bool) -> Iterator[Measured]:
                        np.array([f"{h:.0f}" for h in heads]))
 
 # %% ../../nbs/measurement/04_tables.ipynb #38edfd49
-def _with_others(rows) -> np.ndarray:
-    """Which rows are of a device that has a part of the experts, and works on the rows of other devices too.
+def first_device(tokens: int, chosen: int, experts: int, parts: int) -> tuple:
+    "Of the first of devices that share experts which tokens choose in turns: its rows, its reached experts, its tokens"
+    apart = math.ceil(experts / chosen)
+    first = np.arange(min(tokens, experts)) if tokens >= apart else np.arange(tokens) * apart // tokens
+    choices = (first[:, None] + apart * np.arange(chosen)) % experts
+    own = choices < experts // parts
+    turns, left = divmod(tokens, len(first))
+    many = lambda counts: float(turns * counts.sum() + counts[:left].sum())
+    return many(own.sum(1)), float(len(np.unique(choices[own]))), many(own.any(1))
 
-    Of many tokens, its part takes longer than all of the experts do; or saves less than half of the arithmetic that its
-    own rows leave, where arithmetic is most of the time of all. Such a series says nothing of its own rows.
+# %% ../../nbs/measurement/04_tables.ipynb #d5c01ab3
+def _on_own_tokens(rows, tokens) -> np.ndarray:
+    """Which rows are of models whose tokens brought the choices of other devices along; tokens: of the first device.
+
+    Of many tokens, and with as many devices as still have a choice of every token, the kernel takes longer than halfway
+    between the time of all experts and the share of the device.
     """
-    if not (rows.moe_ep_size == 1).any():
-        return np.zeros(len(rows), bool)
-    sizes = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_dtype", "kernel_source"]
-    least = rows[rows.moe_ep_size == 1].groupby([*sizes, "num_tokens"]).latency.min().rename("least")
-    beside = rows.join(least, on=[*sizes, "num_tokens"])
-    part, many = beside.moe_ep_size > 1, beside.num_tokens >= 4096
-    flops = beside.num_tokens * beside.topk * beside.hidden_size * beside.inter_size / beside.moe_tp_size
-    rates = (flops / beside.latency).where(many & ~part).groupby([beside.moe_dtype, beside.kernel_source])
-    busy = (flops / rates.transform(lambda r: r.quantile(0.9)) / beside.least).clip(upper=1)
-    saved = np.where(busy > 0.5, busy / 2 * (1 - 1 / beside.moe_ep_size), -0.2)
-    beside["longer"] = part & many & (beside.latency > (1 - saved) * beside.least)
-    return (part & beside.groupby(sizes).longer.transform("any")).to_numpy()
+    model = ["hidden_size", "inter_size", "topk", "num_experts", "moe_dtype", "kernel_source"]
+    same = [*model, "moe_tp_size", "num_tokens"]
+    least = rows[rows.moe_ep_size == 1].groupby(same).latency.min().rename("least")
+    beside = rows.join(least, on=same)
+    asked = beside[(beside.moe_ep_size > 1) & (beside.num_tokens >= 4096) & (tokens == beside.num_tokens)]
+    asked = asked[asked.least.notna()]
+    for by, pick in (("moe_tp_size", "min"), ("moe_ep_size", "max")):
+        asked = asked[asked[by] == asked.groupby(model)[by].transform(pick)]
+    longer = asked.latency / asked.least > (1 + 1 / asked.moe_ep_size) / 2
+    found = longer.groupby([asked[c] for c in model]).mean().rename("longer")
+    return ((rows.moe_ep_size > 1) & (rows.join(found, on=model).longer > 0.5)).to_numpy()
+
+# %% ../../nbs/measurement/04_tables.ipynb #d5c01ab4
+def _as_run(rows, framework: str):
+    "The rows with what the first device was given: `own` rows of `reached` experts, and the `tokens` that it sees"
+    sizes = list(zip(*(rows[c].astype(int) for c in ("num_tokens", "topk", "num_experts", "moe_ep_size"))))
+    known = {each: first_device(*each) for each in set(sizes)}
+    own, reached, tokens = np.array([known[each] for each in sizes]).reshape(-1, 3).T
+    cut = _on_own_tokens(rows, tokens) if framework == "sglang" else np.zeros(len(rows), bool)
+    own, tokens = np.where(cut, tokens * rows.topk, own), np.where(cut, tokens, rows.num_tokens)
+    return rows.assign(own=own, reached=reached, tokens=tokens)
 
 # %% ../../nbs/measurement/04_tables.ipynb #7fe0d0be
 UNGATED = ((128, 6, 2688, 1856), (512, 22, 1024, 2688), (512, 22, 2048, 5120), (512, 22, 4096, 2688),
@@ -185,17 +206,17 @@ def experts(
     named = ("framework", "device", "version")
     framework, device, version = (str(table[c].iloc[0]) if c in table else "" for c in named)
     known = (tuned or {}).get(framework.lower(), {}).get("sizes", {}).get(device, {})
-    for (dtype, kernel), part in rows[~_with_others(rows)].groupby(["moe_dtype", "kernel_source"]):
+    for (dtype, kernel), part in _as_run(rows, framework.lower()).groupby(["moe_dtype", "kernel_source"]):
         if dtype not in BYTES and dtype not in MIXED:
             continue
-        tokens, hidden, whole, chosen, many, split, parts = (_number(part[c]) for c in _EXPERTS)
+        _, hidden, whole, chosen, many, split, parts = (_number(part[c]) for c in _EXPERTS)
+        tokens, own, reached = (_number(part[c]) for c in ("tokens", "own", "reached"))
         inner, (item, row_item) = whole / split, MIXED.get(dtype) or (BYTES[dtype], BYTES[dtype])
         run = kernel, framework.lower(), dtype
         pairs = known.get(dtype, []) if tuned_by_size(*run) else []
         tiles = np.array([set_tile(*run, *sizes, pairs) for sizes in zip(tokens, many / parts, inner)], float)
-        work = spread_evenly(tokens, chosen, many, hidden, inner, parts, item, row_item)
         joined = _joined(framework.lower(), version, kernel, many, chosen, hidden, whole)
-        work = replace(work, set_rows=tiles[:, 0], set_columns=tiles[:, 1], joined=joined)
+        work = Experts(tokens, chosen, own, reached, hidden, inner, item, row_item, *tiles.T, joined)
         nbytes = (joined + 1) * work.reached * hidden * inner * item + 4 * work.rows * hidden
         groups = np.array([f"{a:.0f},{b:.0f},{c:.0f},{d:.0f}" for a, b, c, d in zip(many, chosen, hidden, inner)])
         yield Measured(EXPERTS, "experts", kernel, dtype, "", "", work, work.flops, nbytes,

@@ -41,7 +41,7 @@ def plain_attention(batch, queries, heads, kv_heads, width, length, window=0, it
 
 # %% ../../../nbs/timing/laws/02_attention.ipynb #c07d3b12
 SHARED = (("1", 2), ("2-16", 17), ("17+", float("inf")))  # name, and below how many heads that share a key
-SHARED_DECODE = (("1", 2), ("2-16", 17), ("17-32", 33), ("33+", float("inf")))
+SHARED_DECODE = (("1", 2), ("2-3", 4), ("4-16", 17), ("17-32", 33), ("33+", float("inf")))
 
 
 def group_of(shared: float, decode: bool) -> str:
@@ -86,34 +86,48 @@ PROMPT_PARAMETERS = (
     Parameter("uneven_s", 1e-8, 1e-9, 3e-5, "seconds more where a key has more numbers than 128 and fewer than 256"),
     Parameter("write", 1.0, 0.01, 10.0, "what a byte of a new key or value costs, in bytes of the memory"),
     Parameter("write_s", 1e-6, 1e-8, 2e-5, "seconds that writing them takes at least"),
+    Parameter("shrink", 0.3, 0.01, 1.0, "how far a tile of fewer rows than it can have is a smaller one"),
+    Parameter("wide_rows", 100.0, 32.0, 256.0, "rows of a tile where heads are wider than 128 numbers"),
+    Parameter("window_each", 1.0, 0.2, 5.0, "what a key costs where there is a window, in keys without one"),
+    Parameter("window_tile_s", 1e-7, 1e-9, 1e-4, "seconds more before a tile's first keys where there is a window"),
     Parameter("unskipped", 0.05, 0.001, 1.0, "part of the keys that a window hides which a kernel goes over"),
     *CACHE,
 )
 
 # %% ../../../nbs/timing/laws/02_attention.ipynb #7d6704ef
-def prompt_time(p, w: Attention, chip: Chip):  # seconds
-    "Time of attention over a prompt"
-    group = w.heads / w.kv_heads
-    tiles, packed = w.heads * up(w.queries / QUERIES), w.kv_heads * up(w.queries * group / QUERIES)
+def _rows(p, w: Attention) -> tuple:
+    "(Rows that a tile multiplies, queries that it covers, tiles of a sequence); a tile of wide heads has fewer rows"
+    group, full = w.heads / w.kv_heads, QUERIES + (p.wide_rows - QUERIES) * (w.width > 128)
+    tiles, packed = w.heads * up(w.queries / full), w.kv_heads * up(w.queries * group / full)
     fewer = packed < tiles
-    tiles, covers = tiles + p.packed * (packed - tiles) * fewer, QUERIES + (QUERIES / group - QUERIES) * fewer
-    per_unit = chip.peak / chip.units
+    some = up(w.queries * (1 + (group - 1) * p.packed) / 16.0) * 16.0
+    used = full * (smaller(some, full) / full) ** p.shrink
+    return used, full + (full / group - full) * fewer, tiles + p.packed * (packed - tiles) * fewer
+
+
+def _tiles_time(p, w: Attention, chip: Chip):  # seconds
+    "Time of all tiles of a prompt, and no less than that of the longest"
+    (used, covers, tiles), per_unit, windowed = _rows(p, w), chip.peak / chip.units, (w.window > 0) * 1.0
     pair = w.pair_flops / (of_width(p, "compute", w.width) * per_unit)
-    each = norm(pair, 1.0 / (p.exponentials * per_unit), p.unit_power) * QUERIES  # of a key
-    tile = lambda keys: each * keys + p.tile_s
+    each = norm(pair, 1.0 / (p.exponentials * per_unit), p.unit_power) * used * (1 + (p.window_each - 1) * windowed)
+    tile = lambda keys: each * keys + p.tile_s + p.window_tile_s * windowed
     waves = w.batch * tiles / chip.units
     waves = (1 - p.waves) * waves + p.waves * up(waves)
-    hidden = p.unskipped * (w.window > 0)
+    hidden = p.unskipped * windowed
     keys = w.keys + hidden * larger(w.length - (w.queries - 1) / 2.0 - w.keys, 0.0)
     mean, last = keys + 0.5 * smaller(covers, w.queries) + 16, w.most + hidden * larger(w.length - w.most, 0.0)
     most = smaller(last + covers, up(last / KEYS) * KEYS)
-    busy = norm(waves * tile(mean), p.longest * tile(most), 2.0)
+    return norm(waves * tile(mean), p.longest * tile(most), 2.0)
+
+# %% ../../../nbs/timing/laws/02_attention.ipynb #d5c01ac2
+def prompt_time(p, w: Attention, chip: Chip):  # seconds
+    "Time of attention over a prompt"
     new = 4.0 * w.batch * w.queries * w.kv_heads * w.width
     moved = w.moved_bytes + w.cache_bytes - new
     rate = chip.bandwidth * cache_gain(p, moved, chip)
     written, memory = norm(p.write_s, p.write * 2.0 * new / rate, 2.0), moved / (p.memory * rate)
     steady = p.launch_s + p.uneven_s * uneven(w.width) + p.sequence_s * w.batch
-    return steady + norm(busy, larger(memory, 1e-9), p.power) + written
+    return steady + norm(_tiles_time(p, w, chip), larger(memory, 1e-9), p.power) + written
 
 
 PROMPT = Law("context attention", PROMPT_PARAMETERS, prompt_time,
@@ -139,6 +153,7 @@ DECODE_PARAMETERS = (
     Parameter("window_parts", 16.0, 1.0, 512.0, "the same where there is a window"),
     Parameter("window_keys", 32.0, 0.5, 512.0, "keys that are read beside a window, in tiles that are partly in it"),
     Parameter("window_packed", 1.0, 0.01, 1.0, "how far heads of a group share a block where there is a window"),
+    Parameter("window_reread", 0.01, 1e-4, 1.0, "part of its keys that each head reads again there, beyond the cache"),
     Parameter("window_split", 0.01, 0.001, 1.0, "part of the keys that a window hides which are split all the same"),
 )
 
@@ -158,14 +173,17 @@ def decode_time(p, w: Attention, chip: Chip):  # seconds
     "Time of attention of a decode step over a cache"
     keys = w.keys + smaller(p.window_keys, w.length - w.most) * ((w.window > 0) & (w.length > w.window))
     cached = w.cache_bytes * keys / w.keys
-    memory = (cached + w.moved_bytes) / (of_width(p, "memory", w.width) * chip.bandwidth) / cache_gain(p, cached, chip)
-    rows = larger(w.heads / w.kv_heads, p.rows)
+    group, beyond = w.heads / w.kv_heads, 1 - 1 / (1 + (cached / (p.l2_part * (chip.l2_bytes or 1))) ** 4)
+    moved = cached * (1 + p.window_reread * (group - 1) * (w.window > 0) * beyond) + w.moved_bytes
+    memory = moved / (of_width(p, "memory", w.width) * chip.bandwidth) / cache_gain(p, cached, chip)
+    rows = larger(group, p.rows)
     products = w.pair_flops * w.batch * w.kv_heads * rows * w.queries * keys / (p.compute * chip.peak)
     (blocks, parts), wide = split_of(p, w, keys, chip), w.width / 128.0
     chain = larger(blocks * parts / chip.units, 1.0) * (p.block_s + p.key_s * wide * keys / parts)
+    chain = chain + p.head_s * wide * w.batch * w.heads / chip.units
     joined = p.join_s + p.join * parts * 8.0 * w.batch * w.heads * w.width / chip.bandwidth
     return (p.launch_s + p.uneven_s * uneven(w.width) + norm(norm(memory, products, p.power), chain, p.power)
-            + p.sequence_s * w.batch + p.head_s * wide * w.batch * w.heads / chip.units + joined * (parts > 1))
+            + p.sequence_s * w.batch + joined * (parts > 1))
 
 
 DECODE = Law("decode attention", DECODE_PARAMETERS, decode_time,

@@ -81,6 +81,7 @@ PARAMETERS = (
     Parameter("combine", 0.05, 1e-3, 30.0, "what a byte of the results of all devices costs, likewise"),
     Parameter("activate", 0.05, 1e-3, 30.0, "what a byte inside of the experts that all devices chose costs, likewise"),
     Parameter("untuned", 0.7, 0.1, 2.0, "part of what a tuned tile reaches that a set one does"),
+    Parameter("row_part", 0.3, 0.02, 2.0, "part of the cache that what lies around the products finds its rows in"),
     *CACHE,
 )
 
@@ -105,12 +106,14 @@ def grouped_time(p, w: Grouped, chip: Chip):  # seconds
 
 
 # %% ../../../nbs/timing/laws/03_experts.ipynb #b548b944
-def around_time(p, rows, choices, hidden, inner, chip: Chip):  # seconds
+def around_time(p, rows, choices, hidden, inner, chip: Chip, joined=2.0):  # seconds
     """Time around the products: sorting the rows of a device before them, the activation and the zeros of the choices
     of other devices between them, and putting the results of all choices together after.
+
+    An activation reads `joined` numbers for each that it writes. Few rows are still in the cache.
     """
-    numbers = hidden * (p.permute * rows + p.combine * choices) + p.activate * inner * choices
-    return 4.0 * numbers / chip.bandwidth
+    nbytes = 4.0 * hidden * (p.permute * rows + p.combine * choices) + 2.0 * (joined + 1) * p.activate * inner * choices
+    return nbytes / chip.bandwidth / cache_gain(p, 2.0 * (hidden + inner) * choices, chip, "row_part")
 
 
 def experts_time(p, w: Experts, chip: Chip):  # seconds
@@ -118,7 +121,7 @@ def experts_time(p, w: Experts, chip: Chip):  # seconds
     tile = {"item": w.item, "row_item": w.row_item, "set_rows": w.set_rows, "set_columns": w.set_columns}
     first = grouped_time(p, Grouped(w.rows, w.reached, w.joined * w.inner, w.hidden, **tile), chip)
     second = grouped_time(p, Grouped(w.rows, w.reached, w.hidden, w.inner, **tile), chip)
-    around = around_time(p, w.rows, w.tokens * w.chosen, w.hidden, w.inner, chip)
+    around = around_time(p, w.rows, w.tokens * w.chosen, w.hidden, w.inner, chip, w.joined)
     return (p.launch_s + first + second + around + p.token_s * w.tokens + p.choice_s * w.tokens * w.chosen
             + p.expert_s * w.reached)
 

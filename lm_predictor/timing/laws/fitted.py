@@ -43,7 +43,7 @@ class LawFit:
     kernel: str        # as the framework names it
     dtype: str         # of what is multiplied: bfloat16, fp8, fp8_block
     cache: str         # type of keys and values, for attention
-    heads: str         # how many heads share a key: "1", "2-16", "17+"; empty for what is no attention
+    heads: str         # how many heads share a key: "1", "4-16", "17+"; empty for what is no attention
     fitted_rows: int
     held_out_rows: int
     impossible_rows: int  # faster than the device can be, or disturbed; left out

@@ -67,6 +67,6 @@ CACHE = (Parameter("l2_gain", 1.5, 1.0, 12.0, "how much faster the cache is than
          Parameter("l2_part", 0.3, 0.02, 2.0, "part of the cache that a kernel finds its numbers in"))
 
 
-def cache_gain(p, nbytes, chip: Chip):
-    "How much faster than from memory so many bytes come: near `l2_gain` where they fit its part of the cache"
-    return 1 + (p.l2_gain - 1) / (1 + (nbytes / (p.l2_part * (chip.l2_bytes or 1))) ** 4)
+def cache_gain(p, nbytes, chip: Chip, part: str = "l2_part"):  # part: the parameter
+    "How much faster than from memory so many bytes come: near `l2_gain` where they fit their part of the cache"
+    return 1 + (p.l2_gain - 1) / (1 + (nbytes / (getattr(p, part) * (chip.l2_bytes or 1))) ** 4)

@@ -39,10 +39,14 @@ PARAMETERS = (
     Parameter("memory", 0.8, 0.3, 1.3, "part of the bandwidth that is reached"),
     Parameter("feed_bytes_per_flop", 0.02, 0.002, 1.0, "bytes that a multiprocessor is fed, for each FLOP of its peak"),
     Parameter("prologue_s", 1e-6, 1e-8, 1e-5, "seconds before a tile's first step"),
+    Parameter("drain_s", 5e-7, 1e-9, 1e-5, "seconds after the last step in which a tile of 128 by 128 is written"),
     Parameter("split_s", 2e-6, 1e-8, 5e-5, "seconds that adding up the parts of k takes"),
     Parameter("power", 3.0, 1.0, 12.0, "how much arithmetic and memory overlap"),
     Parameter("feed_power", 6.0, 1.0, 12.0, "how much multiplying and feeding overlap"),
-    *CACHE,
+    *CACHE[:1],
+    Parameter("weight_part", 0.1, 0.003, 2.0, "part of the cache that a call finds its weight in"),
+    Parameter("input_part", 0.3, 0.003, 2.0, "part of it that a call finds its input in"),
+    Parameter("result_part", 0.3, 0.003, 2.0, "part of it that holds the result"),
     Parameter("slow", 1.1, 1.0, 2.0, "how much longer long products take, as the clock falls under load"),
     Parameter("slow_s", 1e-3, 1e-5, 0.1, "seconds after which half of that is reached"),
     Parameter("row_s", 1e-6, 1e-8, 1e-5, "seconds of a product with one row, beside its memory"),
@@ -56,9 +60,9 @@ PARAMETERS = (
 )
 
 # %% ../../../nbs/timing/laws/01_product.ipynb #4e7dfb3e
-def memory_time(p, nbytes, chip: Chip):  # seconds
-    "Time of bytes from memory, or from the cache where they are few"
-    return nbytes / (p.memory * chip.bandwidth) / cache_gain(p, nbytes, chip)
+def memory_time(p, nbytes, part: str, chip: Chip):  # seconds
+    "Time of a tensor's bytes from memory, or from its part of the cache, a parameter, where they are few"
+    return nbytes / (p.memory * chip.bandwidth) / cache_gain(p, nbytes, chip, part)
 
 
 def tile_time(p, w: Product, rows: int, columns: int, chip: Chip):  # seconds
@@ -75,18 +79,20 @@ def _tiled(p, w: Product, tile: tuple, split: int, memory, chip: Chip):
     rows, columns = tile
     waves = larger(w.batch * up(w.m / rows) * up(w.n / columns) * split / chip.units, 1.0)
     waves = p.waves * up(waves) + (1 - p.waves) * waves
-    busy = waves * (w.k / split * tile_time(p, w, rows, columns, chip) + p.prologue_s)
+    ends = p.prologue_s + p.drain_s * rows * columns / 128**2
+    busy = waves * (w.k / split * tile_time(p, w, rows, columns, chip) + ends)
     busy = busy * (1 + (p.slow - 1) * busy / (busy + p.slow_s))
     if split == 1:
         return norm(busy, memory, p.power)
     added = 4.0 * w.batch * w.m * w.n * split / (p.memory * chip.bandwidth)
     return norm(busy, memory + added, p.power) + p.split_s
 
-
+# %% ../../../nbs/timing/laws/01_product.ipynb #d5c01aa7
 def _moved_time(p, w: Product, chip: Chip):  # seconds
-    "Time of all bytes of a product"
-    read = w.batch * w.k * (w.m * w.item + w.n * w.weight_item)
-    return memory_time(p, read + p.write * w.out_item * w.batch * w.m * w.n, chip)
+    "Time of all bytes of a product: its weight, its input and its result"
+    weight, rows = w.weight_item * w.batch * w.n * w.k, w.item * w.batch * w.m * w.k
+    written = p.write * memory_time(p, w.out_item * w.batch * w.m * w.n, "result_part", chip)
+    return memory_time(p, weight, "weight_part", chip) + memory_time(p, rows, "input_part", chip) + written
 
 
 def _called(p, w: Product, multiplied, chip: Chip):
@@ -106,8 +112,8 @@ def product_time(p, w: Product, chip: Chip):  # seconds
     return _called(p, w, best, chip)
 
 
-PRODUCT = Law("product", PARAMETERS, product_time,
-              "launch + least over tiles, splits |waves (k/s step + prologue), bytes / (memory bandwidth)|_p + split")
+PRODUCT = Law("product", PARAMETERS, product_time, "launch + least over tiles, splits "
+              "|waves (k/s step + prologue + drain), bytes / (memory bandwidth)|_p + split")
 
 # %% ../../../nbs/timing/laws/01_product.ipynb #5b7c2d90
 DISPATCH = ((16, (16, 64)), (64, (64, 64)), (128, (64, 128)), (float("inf"), (128, 128)))  # most rows: tile
@@ -122,4 +128,4 @@ def product_by_rows_time(p, w: Product, chip: Chip):  # seconds
 
 
 PRODUCT_BY_ROWS = Law("product by rows", PARAMETERS, product_by_rows_time,
-                      "launch + |waves (k step + prologue), bytes / (memory bandwidth)|_p of the tile of its rows")
+                      "launch + |waves (k step + prologue + drain), bytes / (memory bandwidth)|_p of its rows' tile")
