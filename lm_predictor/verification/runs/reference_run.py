@@ -193,7 +193,8 @@ def run_alone(root: Call, arguments: dict, rng: random.Random) -> dict:
         built, known = arguments.get(id(event.module), {}), inspect.signature(type(event.module).__init__).parameters
         built = {n: p.default for n, p in list(known.items())[1:] if p.default is not p.empty} | built
         flags = built_flags(built)
-        if event.class_name in found or not event.inputs or any(hasattr(v, "model_type") for v in built.values()):
+        given = any(hasattr(v, "model_type") or isinstance(v, torch.nn.Module) for v in built.values())
+        if event.class_name in found or not event.inputs or given:
             continue
         for setting in flag_settings(flags):
             turned = tuple(n for n in flags if setting[n] != flags[n])
