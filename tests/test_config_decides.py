@@ -196,3 +196,12 @@ def test_one_head_of_keys_is_no_group_of_heads():
     with pytest.raises(ModelError, match="num_kv_heads is 1, traced with more"):
         analyze(config, trace=False)
     assert "num_kv_heads == 1" in analyze("gemma-3-1b-it").record.assumptions
+
+
+def test_many_tokens_run_through_other_modules():
+    "BigBird's sparse attention runs where a prompt has more than 704 tokens; its record is about fewer, which it says"
+    from lm_predictor import analyze
+    cost = analyze({"model_type": "big_bird", "is_decoder": True}, trace=False)
+    assert cost.at(batch_size=1, seq_len=704).totals.flops > 0
+    with pytest.raises(ModelError, match="seq_len <= 704"):
+        cost.at(batch_size=1, seq_len=705)

@@ -51,9 +51,10 @@ def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, a
         if runnable.share > 1:
             raise TraceError(f"{config.model_type}: its code deals tokens to experts, which takes runs with numbers")
         if not runnable.retyped or apart:
-            trace = replace(begun(config, symbols, model, seen, runnable), method="sampled")
+            trace = replace(begun(config, symbols, seen, runnable), method="sampled")
             wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
             _all_sampled(_Sampling(trace, runnable, wanted), cases, progress, concrete)
+            runnable.rebuild()
             return trace
     return sample_on_symbols(config, concrete, cases, progress, apart=True, near=near)
 

@@ -461,11 +461,11 @@ def sample_model(config, cases=None, progress=None, every_layer: bool = False) -
     make, cases = (lambda: build(copy.deepcopy(config))), cases or cases_of(config)
     with KnownShapes(), torch.device("meta"), defaults(), constructor_arguments() as seen:
         runnable = Runnable(make()).warm_up() if every_layer else Runnable.kept(make)
-        model = runnable.model
         symbols = Symbols(config, numbers := frozenset(integers(config)))
-        trace = replace(begun(config, symbols, model, seen, runnable, counted=not every_layer), method="sampled")
+        trace = replace(begun(config, symbols, seen, runnable, counted=not every_layer), method="sampled")
         wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
         _all_sampled(_Sampling(trace, runnable, wanted), cases, progress, numbers)
+        runnable.rebuild()
     return trace
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #87a0f6c9

@@ -280,13 +280,15 @@ class _SymbolicRuns:
                 progress(case)
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #d51c3e90
-def begun(config, symbols: Symbols, model, seen: dict, runnable: Runnable, counted: bool = True) -> ModelTrace:
+def begun(config, symbols: Symbols, seen: dict, runnable: Runnable, counted: bool = True) -> ModelTrace:
     "A trace without runs; its kept layers stand for as many as there are of their kind, where a config says how many"
     mixed, names = counted and len(runnable.kinds) > 1 and not runnable.apart, runnable.names
     layers = counted_layers(config, runnable.kinds, names) if mixed else {}
     if layers:
         names = {path: (shown, count_symbol(int(path.rpartition(".")[2]))) for path, (shown, _) in names.items()}
-    return ModelTrace(config, symbols, model, {}, seen, runnable.kinds, names, apart=runnable.apart, layers=layers)
+    return ModelTrace(
+        config, symbols, runnable.model, {}, seen, runnable.kinds, names, apart=runnable.apart, layers=layers
+    )
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #d51c3e9a
 def _trace_cases(config, concrete, cases, progress, apart=False, near=False) -> ModelTrace:
@@ -308,9 +310,10 @@ def _trace_cases(config, concrete, cases, progress, apart=False, near=False) -> 
         held.enter_context(symbolic_selection(model))
         held.enter_context(symbolic_integers(*map(type, model.modules())))
         runnable = Runnable(model, apart)
-        trace = begun(config, symbols, model, seen, runnable)
+        trace = begun(config, symbols, seen, runnable)
         with contextlib.suppress(_Again):  # the symbols tell what was lost
             _SymbolicRuns(trace, runnable, watch).all(cases, progress)
+        runnable.rebuild()
     if runnable.retyped and apart is False:
         return _trace_cases(config, concrete, cases, progress, apart=True, near=near)
     trace.recorders = {c.name: trace.recorders[c.name] for c in cases if c.name in trace.recorders}

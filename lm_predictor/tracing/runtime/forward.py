@@ -263,6 +263,11 @@ def _as_cache(recorder: Recorder, tensors: list) -> list:
 def _held(name: str, value) -> bool:
     return not name.startswith("_") and (value is None or isinstance(value, torch.Tensor))
 
+# %% ../../../nbs/tracing/runtime/04_forward.ipynb #d1a21b92
+def _settings(module) -> dict:
+    "What a module's code asks itself about: attributes that are flags, numbers or words"
+    return {n: v for n, v in vars(module).items() if isinstance(v, (bool, int, float, str))}
+
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #a3f86d18
 class Runnable:
     "A model that is run again and again: with the values that it looks at, from the state that it was built in"
@@ -279,6 +284,7 @@ class Runnable:
         self._hooks = [model.get_submodule(path).register_forward_hook(self._typed) for path in self.names]
         self.share = 0  # tokens that give every expert the same number, 1 without experts; 0: it looks at no values
         self._state = [(m, {n: v for n, v in vars(m).items() if _held(n, v)}) for m in model.modules()]
+        self._built = [(m, dict(m._modules), _settings(m)) for m in model.modules()]
 
     @classmethod
     def kept(cls, build) -> Runnable:
@@ -303,8 +309,22 @@ class Runnable:
             hook.remove()
         return self.retyped
 
+    def changed(self) -> bool:
+        "Whether a forward put another module in the place of one that was built"
+        return any(m._modules != parts for m, parts, _ in self._built)
+
+    def rebuild(self) -> bool:
+        "Put back all modules and their settings as built, where a forward changed modules; says whether one did"
+        if changed := self.changed():
+            for m, parts, settings in self._built:
+                m._modules.clear()
+                m._modules.update(parts)
+                vars(m).update(settings)
+        return changed
+
     def restore(self) -> None:
-        "Put back what modules held outside of parameters and buffers at first: some keep their caches there"
+        "`rebuild`, and put back what modules held outside of parameters and buffers: some keep their caches there"
+        self.rebuild()
         for module, held in self._state:
             vars(module).update(held)
 
@@ -341,6 +361,7 @@ class Runnable:
         cache = empty_cache(self.model)
         if _is_zero(cache_len) or not cache_name(self.model):
             return cache
+        self.rebuild()
         with self.values(), torch.no_grad():
             out = call(self.model, batch_size, cache_len, cache)
         left = getattr(out, cache_name(self.model), None)
@@ -356,11 +377,17 @@ class Runnable:
         filled: bool = False,  # the model holds its cached tokens itself: none is filled
     ) -> Recorder:
         "One recorded forward with `cache_len` tokens already cached"
-        cache = _copied(cache if cache is not None or filled else self.filled_cache(batch_size, cache_len))
+        given = cache if cache is not None or filled else self.filled_cache(batch_size, cache_len)
+        if _is_zero(cache_len) and self.rebuild():  # one that is not recorded changes the modules again, or does not
+            with self.values(), torch.no_grad():
+                call(self.model, batch_size, seq_len, _copied(given), all_logits)
+        cache, changed = _copied(given), self.changed()
         with self.values(), recording(self.model) as recorder:
             for t in (*cached_tensors(cache), *(() if _is_zero(cache_len) else module_state(self.model))):
                 recorder.storage(t, "cache").kind = "cache"
             out = call(self.model, batch_size, seq_len, cache, all_logits, cache_len)
+        if self.changed() != changed:
+            return self.run(batch_size, seq_len, cache_len, all_logits, given, filled)
         recorder.left = getattr(out, cache_name(self.model), None) if cache_name(self.model) else None
         left = cached_tensors(recorder.left if recorder.left is not None else cache)
         recorder.cache = _as_cache(recorder, [*left, *module_state(self.model)])
