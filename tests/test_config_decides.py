@@ -205,3 +205,16 @@ def test_many_tokens_run_through_other_modules():
     assert cost.at(batch_size=1, seq_len=704).totals.flops > 0
     with pytest.raises(ModelError, match="seq_len <= 704"):
         cost.at(batch_size=1, seq_len=705)
+
+
+@pytest.mark.parametrize("width", [None, 64, 128])
+def test_a_head_s_width_that_only_code_reads_is_a_size(width):
+    "Falcon-H1's class knows no head_dim, and its code takes one: a config is answered with its own, or with the usual"
+    sizes = {"hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 4,
+             "intermediate_size": 2048, "mamba_d_ssm": 1536, "mamba_n_heads": 24, "mamba_d_head": 64,
+             "mamba_d_state": 128, "vocab_size": 32784}
+    config = {"model_type": "falcon_h1"} | sizes | ({"head_dim": width} if width else {})
+    [record] = answers(config)
+    values = symbol_values(record, config)
+    assert values["head_dim"] == (width or 128)
+    assert record.parameters.evaluate(values) == built_parameters(full_config(config))
