@@ -123,15 +123,15 @@ def draw(record: ModelRecord, rng: random.Random, step: int, much: int) -> dict:
     }
     if "num_kv_heads == num_heads" in record.assumptions or "num_kv_heads" not in record.symbols:
         sizes["num_heads"] = sizes["num_kv_heads"] = rng.randrange(3, 14) * much
-    if "head_dim" not in record.symbols:
-        sizes["hidden_size"] = sizes["num_heads"] * 2 * half
+    sizes |= {} if "head_dim" in record.symbols else {"hidden_size": sizes["num_heads"] * 2 * half}
     experts = rng.choice([(5, 13), (29, 61)])
     few = record.symbols.keys() & {"n_group", "topk_group", "n_shared_experts"}
     groups = rng.randrange(2, 5) if few else 1
     sizes |= {n: rng.randrange(1, groups + 1) if n == "topk_group" else groups for n in sorted(few)}
     counts = {count_symbol(k) for k in range(len(record.layers.get("kinds", ())))}  # as the config says
     for name in sorted(record.symbols.keys() - sizes.keys() - {"num_layers", "tie_word_embeddings"} - counts):
-        sizes[name] = rng.randrange(*experts) if name.endswith("experts") else step * rng.randrange(150, 500) * much
+        few_of = experts if name.endswith("experts") else (7, 40) if name.endswith(("n_heads", "num_heads")) else ()
+        sizes[name] = rng.randrange(*few_of) if few_of else step * rng.randrange(150, 500) * much
     sizes |= {n: sizes[_ALIKE[n]] for n in sizes.keys() & _ALIKE.keys()}
     if "n_group" in few:
         sizes |= {n: groups * rng.randrange(2, 14) for n in sorted(sizes.keys() & {"num_experts", "num_local_experts"})}
