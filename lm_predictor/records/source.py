@@ -82,6 +82,7 @@ class SourceFile:
         self.path, self.lines = path, text.splitlines()  # code of a notebook has no file, only lines
         self.tree = syntax_tree("\n".join(self.lines))
         self.classes = {n.name: n for n in reversed(list(_definitions(self.tree))) if isinstance(n, ast.ClassDef)}
+        self._loops = [n for n in ast.walk(self.tree) if isinstance(n, ast.For)]
         spans = [(s.lineno, _header_end(s)) for s in ast.walk(self.tree) if isinstance(s, ast.stmt)]
         self._statements = {
             line: span for span in sorted(spans, key=lambda s: s[0] - s[1]) for line in range(span[0], span[1] + 1)
@@ -101,6 +102,12 @@ class SourceFile:
         first, last = self._statements[line]
         rows = self.lines[first - 1:last]
         return Statement(first, last, "\n".join([rows[0].strip(), *(r.rstrip() for r in rows[1:])]))
+
+
+    def loop(self, line: int) -> ast.For | None:
+        "The innermost `for` whose body contains a line; None outside any"
+        around = [n for n in self._loops if n.body[0].lineno <= line <= n.end_lineno]
+        return max(around, key=lambda n: n.lineno, default=None)
 
 
 def _definitions(node: ast.AST):

@@ -5,10 +5,14 @@
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #cf16eee9
 from __future__ import annotations
 
-from .recorder import Call, Op
+import ast
+from itertools import groupby
+
+from ...records.source import source_file
+from .recorder import Call, Op, frame_file
 
 # %% auto #0
-__all__ = ['signature', 'fold', 'fold_loops', 'fold_run', 'held']
+__all__ = ['signature', 'fold', 'fold_loops', 'fold_beside', 'fold_made', 'fold_run', 'held']
 
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #33f31b8e
 def signature(call: Call) -> tuple:
@@ -185,19 +189,79 @@ def fold_loops(call: Call, sizes: dict) -> dict:
     call.events, stands = _folded(call, call.events, sizes)
     return {b: stands.get(a, a) for b, a in within.items()} | stands
 
+# %% ../../../nbs/tracing/recording/04_loops.ipynb #f1319b09
+def _chosen(loop: ast.For, line: int) -> bool:
+    "Whether a statement in a loop is under an `if` that asks for what the loop goes over"
+    targets = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    asked = [n.test for n in ast.walk(loop) if isinstance(n, ast.If) and n.lineno <= line <= n.end_lineno]
+    return any(isinstance(n, ast.Name) and n.id in targets for test in asked for n in ast.walk(test))
+
+
+def _layers_beside(call: Call, labels: frozenset) -> list:
+    "For each event of a call: itself where it is a layer, the layer that it happens beside, or None"
+    layers = [(i, e) for i, e in enumerate(call.events) if isinstance(e, Call) and e.path in labels]
+    loops = {id(e): source_file(frame_file(e.file)).loop(e.line) for _, e in layers}
+    within = lambda e, at: e and (n := loops[id(e)]) and e.file == at.file and n.lineno < at.line <= n.end_lineno
+    found = []
+    for i, event in enumerate(call.events):
+        last = next((e for k, e in reversed(layers) if k <= i), None)
+        following = next((e for k, e in layers if k > i), None)
+        own = [e for e in (last, following) if within(e, event)]
+        beside = next((e for e in own if (e is last) == (event.line >= e.line)), None)
+        chosen = beside is not None and beside is not event and _chosen(loops[id(beside)], event.line)
+        found.append(event if event is last else None if chosen else beside)
+    return found
+
+# %% ../../../nbs/tracing/recording/04_loops.ipynb #29844a54
+def fold_beside(call: Call, labels: frozenset) -> None:
+    "Let what calls execute in their loops over layers happen as often as the layers do, in place; labels: of layers"
+    for event in call.events:
+        if isinstance(event, Call):
+            fold_beside(event, labels)
+    found, events = list(zip(_layers_beside(call, labels), call.events)), []
+    for _, rows in groupby(found, key=lambda row: 0 if row[0] is row[1] else id(row[0])):
+        (layer, first), *_ = rows = list(rows)
+        own = [event for _, event in rows]
+        if layer is None or layer is first or layer.repeat == "1":
+            events += own
+        else:
+            events.append(Call(call.path, call.module, first.line, first.file, own, [], layer.repeat, each=True))
+    call.events = events
+
+# %% ../../../nbs/tracing/recording/04_loops.ipynb #5da2a633
+def _of_layers(recorder) -> dict:
+    "How often the layer happens that alone touches a cached tensor, where it stands for others: {storage id: repeat}"
+    found, cached = {}, {t for t, _ in recorder.cache}
+    for op, chain in recorder.root.walk():
+        if times := next((c.repeat for c in chain if c.each or c.path in recorder.layers), ""):
+            for t in {t for t, *_ in (*op.reads, *op.writes)} & cached:
+                found.setdefault(t, set()).add(times)
+    return {t: min(times) for t, times in found.items() if len(times) == 1 and times != {"1"}}
+
+
+def fold_made(call: Call, often: dict) -> None:
+    "Let an operator that makes of nothing what only layers touch happen as often as they do, in place"
+    for i, event in enumerate(call.events):
+        if isinstance(event, Call):
+            fold_made(event, often if event.repeat == "1" else {})
+        elif not event.reads and (times := {often.get(t, "") for t, _ in event.writes}) - {""} and len(times) == 1:
+            call.events[i] = Call(call.path, call.module, event.line, event.file, [event], [], min(times), each=True)
+
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #8607de75
 def fold_run(recorder, names: dict, loops: bool) -> None:
     "Fold the layers of a recorded run, and its loops if asked, in place, so that `held` knows its cached tensors"
     merged = fold(recorder.root, names)
+    recorder.layers = frozenset(label for label, _ in names.values())
+    fold_beside(recorder.root, recorder.layers)
     recorder.cache = [(t, n) for t, n in recorder.cache if t not in merged]
+    fold_made(recorder.root, _of_layers(recorder))
     recorder.stands = fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()}) if loops else {}
     stand = lambda t: recorder.stands.get(merged.get(t, t), merged.get(t, t))
     recorder.outputs = tuple(dict.fromkeys(map(stand, recorder.outputs)))
-    recorder.layers = frozenset(label for label, _ in names.values())
 
 
 def _repeats(chain: tuple) -> list:
-    return [c.repeat for i, c in enumerate(chain) if not i or c.module is not chain[i - 1].module]
+    return [c.repeat for i, c in enumerate(chain) if not i or c.each or c.module is not chain[i - 1].module]
 
 
 def held(recorder) -> list:

@@ -73,6 +73,7 @@ class Call:
     events: list = field(default_factory=list)  # Op and Call in order
     inputs: list = field(default_factory=list)  # (shape, dtype) of tensor arguments
     repeat: str = "1"  # how often this call happens, as a formula
+    each: bool = False  # it stands for what a module itself executes beside each of its layers
 
     @property
     def class_name(self) -> str:
