@@ -218,3 +218,23 @@ def test_a_head_s_width_that_only_code_reads_is_a_size(width):
     values = symbol_values(record, config)
     assert values["head_dim"] == (width or 128)
     assert record.parameters.evaluate(values) == built_parameters(full_config(config))
+
+
+@pytest.mark.parametrize("batch_size, seq_len, cache_len, counted", [
+    (2, 63, 33, 1694991384576), (2, 150, 33, 4042136223744), (1, 330, 0, 4447316213760), (2, 1000, 0, 26952943534080),
+])
+def test_chunks_and_the_tokens_that_they_leave(batch_size, seq_len, cache_len, counted):
+    "xLSTM takes chunks of 64 tokens together and the others one by one: `counted` is what torch's FlopCounterMode counts"
+    from lm_predictor import analyze
+    cost = analyze({"model_type": "xlstm"}, trace=False)
+    totals = cost.at(batch_size=batch_size, seq_len=seq_len, cache_len=cache_len).totals
+    assert totals.matmul_flops == counted and cost.record.cases["decode"].kv_cache_bytes.names >= {"num_layers"}
+
+
+@pytest.mark.parametrize("seq_len", [64, 69, 512, 16385])
+def test_chunks_that_its_formulas_do_not_know(seq_len):
+    "What xLSTM does with one chunk, with chunks that leave no token or with very many, its record says not to know"
+    from lm_predictor import analyze
+    cost = analyze({"model_type": "xlstm"}, trace=False)
+    with pytest.raises(ModelError, match="the formulas of xlstm assume"):
+        cost.at(batch_size=2, seq_len=seq_len, cache_len=33)

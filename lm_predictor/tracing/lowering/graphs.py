@@ -244,7 +244,7 @@ def _at_fixed(texts, case: Case) -> list[str]:
 
 def form_conditions(form: Form, case: Case, together: bool) -> list[str]:
     "The conditions of a case on the form of its formulas; `together`: the model keeps no cache, and runs all tokens"
-    found = [f"seq_len {'<=' if case.region == '_short' else '>'} {form.block}"] if form.block else []
+    found = [f"seq_len {'<=' if case.region == '_short' else '>'} {form.within}"] if form.block else []
     found += [f"batch_size >= {form.batch}"] if form.batch > 2 and not case.single else []
     if form.multiple:
         tokens = ["cache_len + seq_len"] if together else [n for n in ("seq_len", "cache_len") if n not in case.fixed]
@@ -253,7 +253,7 @@ def form_conditions(form: Form, case: Case, together: bool) -> list[str]:
             + [f"({t}) % {form.multiple} == 0" for t in tokens],
             case,
         )
-    return found
+    return [*found, *form.limits]
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #5bd336e8
 BOUNDS = {  # region of a case -> where its tokens lie against a window of W tokens, of which the cache keeps W - 1

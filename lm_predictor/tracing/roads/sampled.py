@@ -8,13 +8,12 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from types import SimpleNamespace
 
 import sympy
 import torch
 
-from ...formula.symbolic import from_sympy, terms_of
+from ...formula.symbolic import from_sympy
 from ...models.config.attributes import integers
 from ..recording.loops import fold_run
 from ..runtime.building import build, constructor_arguments, defaults
@@ -22,13 +21,15 @@ from ..runtime.forward import Runnable, cache_name
 from ..recording.recorder import Call, Op, Storage, TraceError
 from ..recording.shapes import KnownShapes
 from ...records.cases import Case
+from .beyond import conditions, totals, tried_at
+from .fit import Fit
 from lm_predictor.tracing.roads.symbolic import (
     Form, ModelTrace, Rung, begun, cases_of, compression, copied, given_by, with_all_logits
 )
 from ..recording.symbols import Symbols, size_symbol
 
 # %% auto #0
-__all__ = ['RUNS', 'EVERY_LAYER', 'terms', 'points', 'multiple_points', 'Fit', 'together', 'blocks', 'multiple', 'sample_model']
+__all__ = ['RUNS', 'EVERY_LAYER', 'terms', 'points', 'multiple_points', 'together', 'blocks', 'multiple', 'sample_model']
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #c3c00e9b
 _NAMES = ("batch_size", "seq_len", "cache_len")
@@ -112,72 +113,6 @@ def multiple_points(case: Case, count: int, form: Form, window: int = 0, togethe
         rows.append(row)
     return rows
 
-# %% ../../../nbs/tracing/roads/01_sampled.ipynb #14b40053
-def _independent(table: list) -> list[int]:
-    "The first rows of a table of fractions that are linearly independent"
-    kept, reduced = [], []
-    for i, row in enumerate(table):
-        row = list(row)
-        for pivot, other in reduced:
-            if row[pivot]:
-                row = [a - row[pivot] * b for a, b in zip(row, other)]
-        at = next((j for j, v in enumerate(row) if v), None)
-        if at is not None:
-            kept.append(i)
-            reduced.append((at, [v / row[at] for v in row]))
-    return kept
-
-# %% ../../../nbs/tracing/roads/01_sampled.ipynb #2bf14714
-def _value(term, row: dict) -> Fraction:
-    return Fraction(int(term.subs({size_symbol(n): v for n, v in row.items()})))
-
-
-class Fit:
-    "Finds the formula of a figure from its values at all runs"
-
-    def __init__(self, rows: list[dict], basis: list):
-        self.basis, self._known, self.formulas = basis, {}, []  # formulas: those found, with the factors of their terms
-        table = [[_value(t, row) for t in basis] for row in rows]
-        self.used = _independent(table)
-        if len(self.used) < len(basis):
-            raise ValueError(f"{len(rows)} runs do not determine {len(basis)} terms")
-        self.table = table
-        self.inverse = sympy.Matrix(
-            [[sympy.Rational(v.numerator, v.denominator) for v in table[i]] for i in self.used]
-        ).inv()
-
-    def __call__(self, values) -> object:
-        "The formula (sympy), an int where all values are one; raises ValueError when no formula of these terms fits"
-        values = tuple(values)
-        if values not in self._known:
-            self._known[values] = values[0] if all(v == values[0] for v in values) else self._solve(values)
-        return self._known[values]
-
-    def _solve(self, values):
-        if any(isinstance(v, sympy.Basic) and v.free_symbols for v in values):  # each term for itself
-            rows = [terms_of(v) for v in values]
-            every = sorted({term for row in rows for term in row}, key=str)
-            return sum((self([row.get(term, 0) for row in rows]) * term for term in every), sympy.Integer(0))
-        factors = self.inverse * sympy.Matrix([values[i] for i in self.used])
-        for row, value in zip(self.table, values):
-            if sum(Fraction(int(f.p), int(f.q)) * r for f, r in zip(factors, row)) != value:
-                raise ValueError("no polynomial of the sizes")
-        self.formulas.append(
-            (
-                [Fraction(int(f.p), int(f.q)) for f in factors],
-                sum((f * t for f, t in zip(factors, self.basis)), sympy.Integer(0))
-            )
-        )
-        return self.formulas[-1][1]
-
-    def expect(self, other: Fit, rows: list[dict], fixed: dict) -> None:
-        "Take formulas that `other` found for those of the values that they have at `rows`, with what is `fixed`"
-        table, found = [[_value(t, row) for t in other.basis] for row in rows], {}
-        for factors, formula in other.formulas:
-            values = tuple(sum(f * v for f, v in zip(factors, row)) for row in table)
-            found.setdefault(values, set()).add(formula.subs({_SYMBOL[n]: v for n, v in fixed.items()}))
-        self._known |= {values: next(iter(formulas)) for values, formulas in found.items() if len(formulas) == 1}
-
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #f58bc3a1
 class _Together:
     "Combines the recordings of one case at several sizes"
@@ -229,7 +164,7 @@ class _Together:
             if len(set(repeats)) == 1
             else str(from_sympy(sympy.factor(self.fit([int(n) for n in repeats]))))
         )
-        return Call(first.path, first.module, first.line, first.file, self.events(calls), inputs, repeat)
+        return Call(first.path, first.module, first.line, first.file, self.events(calls), inputs, repeat, first.each)
 
     def events(self, calls: list) -> list:
         found = []
@@ -302,7 +237,8 @@ def _forms(trace: ModelTrace, case: Case, share: int = 0) -> list[Form]:
         rows, whole = [Form()], []
     else:
         rows = [Form(), *(Form(block=b, whole=w) for b in blocks(trace.config) for w in (sympy.ceiling, sympy.floor))]
-    before = [replace(f, batch=2) if case.single else f for f in trace.forms.values() if f.block or f.multiple]
+    before = [replace(f, limits=()) for f in trace.forms.values() if f.block or f.multiple]
+    before = [replace(f, batch=2) if case.single else f for f in before]
     return sorted(rows + whole, key=lambda row: row not in before[-1:])
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #517980d0
@@ -372,11 +308,13 @@ class _Sampling:
         if form.multiple:
             return multiple_points(case, count, form, window, not cache_name(trace.model))
         usual = case.without("region") if case.region == "_short" else case
-        within = trace.forms.get(usual.name, Form()).block
+        within = trace.forms.get(usual.name, Form()).within
         rows = [
             _dealt_out(case, row, i, form.share)
             for i, row in enumerate(points(case, count, window, form.block, within))
         ]
+        if form.block:  # of which there have to be several
+            return rows
         if case.phase in self.by_token or count > 8 and _by_token(case, rows, lambda row: self.run(case, row).executed):
             self.by_token.add(case.phase)
             rows = [
@@ -393,8 +331,30 @@ class _Sampling:
             fit.expect(other, rows, case.fixed)
         found = together([self.run(case, row, i < _AHEAD) for i, row in enumerate(rows)], fit)
         self.trace.least[case.name] = {n: min(row[n] for row in rows) for n in _NAMES}
+        form = replace(form, limits=self.limits(case, form, rows, found))
         self.trace.forms[case.name], self.fits[case.name] = form, fit
         return found
+
+    def limits(self, case: Case, form: Form, rows: list, found: SimpleNamespace) -> tuple[str, ...]:
+        "Conditions on the new tokens of a case, where formulas read off runs at `rows` do not hold for all of them"
+        if "seq_len" in case.fixed or form.multiple or not form.block and case.phase not in self.by_token:
+            return ()
+        usual = self.trace.forms.get(case.without("all_logits").name, Form())
+        if case.all_logits and replace(form, limits=usual.limits) == usual:  # the layers of the two do the same
+            return usual.limits
+        window, known = max(self.trace.windows, default=0), max(row["seq_len"] for row in rows)
+        usual = self.trace.forms.get(case.without("region").name, Form())
+        most = usual.within if case.region == "_short" else _room(case, window).get("seq_len", math.inf)
+        tried = tried_at(self.trace.config, form.block, window * (case.region == "_over"), known, most)
+
+        def holds(n: int) -> bool:
+            sizes = rows[0] | {"seq_len": n}
+            try:
+                run = self.run(case, sizes)
+            except Exception:  # whatever the model's code raises at these sizes
+                return False
+            return totals(found, sizes) == totals(run)
+        return conditions(holds, tried, form.block, known)
 
 
 def _expected(runs: _Sampling, case: Case) -> SimpleNamespace | None:
@@ -404,7 +364,9 @@ def _expected(runs: _Sampling, case: Case) -> SimpleNamespace | None:
     # one token is no even deal
     if usual == case.name or form is None or form.share > 1 and set(case.fixed) >= {"seq_len", "batch_size"}:
         return None
-    form = replace(form, batch=2 if case.single else form.batch, block=0 if case.region == "_short" else form.block)
+    form = replace(
+        form, batch=2 if case.single else form.batch, block=0 if case.region == "_short" else form.block, limits=()
+    )
     free = [_SYMBOL[n] for n in ("seq_len", "cache_len") if n not in case.fixed]
     basis = (
         [sympy.Integer(1), free[0]]
@@ -412,24 +374,34 @@ def _expected(runs: _Sampling, case: Case) -> SimpleNamespace | None:
         else [sympy.Integer(1), free[0], _SYMBOL["batch_size"], _SYMBOL["batch_size"] * free[0]]
     )
     try:
-        return runs.case(case, form, len(basis) + 3, basis, runs.fits[usual])
+        found = runs.case(case, form, len(basis) + 3, basis, runs.fits[usual])
     except ValueError:  # no: it has formulas of its own
         return None
+    return found if runs.trace.forms[case.name].limits == runs.trace.forms[usual].limits else None
 
 
 def _sampled(runs: _Sampling, case: Case) -> SimpleNamespace:
     "The recording of one case: with formulas of another case, else with polynomials of the sizes, else with blocks too"
-    last = None
+    last, bounded, trace = None, [], runs.trace
     if found := _expected(runs, case):
         return found
-    for form in _forms(runs.trace, case, runs.runnable.share):
+    for form in _forms(trace, case, runs.runnable.share):
         basis = terms(case, form.block, form.whole, form.batch_power)
+        if bounded and form.multiple:  # which says more of the tokens
+            continue
         try:
-            return runs.case(case, form, len(basis) + 5, basis)
+            found = runs.case(case, form, len(basis) + 5, basis)
+            if not (limits := trace.forms[case.name].limits):
+                return found
+            bounded.append((form, basis, limits))
+            why = f"holds where {' and '.join(limits)}"
         except ValueError as e:
-            last = last or e
-            runs.trace.refused.setdefault(case.name, []).append((form, str(e)))
-    raise TraceError(f"{runs.trace.config.model_type}: {last}")
+            last, why = last or e, str(e)
+        trace.refused.setdefault(case.name, []).append((form, why))
+    if bounded:  # none holds for all tokens: one in blocks, or else one up to some tokens
+        form, basis, _ = min(bounded, key=lambda row: (not row[0].block, len(row[2])))
+        return runs.case(case, form, len(basis) + 5, basis)
+    raise TraceError(f"{trace.config.model_type}: {last}")
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #e94f12b6
 def _all_sampled(runs: _Sampling, cases, progress, known=frozenset()) -> None:
@@ -445,7 +417,8 @@ def _all_sampled(runs: _Sampling, cases, progress, known=frozenset()) -> None:
             try:
                 trace.recorders[short.name] = _sampled(runs, short)
                 runs.done.pop(short.name)
-                trace.forms[short.name] = replace(trace.forms[short.name], block=trace.forms[case.name].block)
+                whole = trace.forms[case.name]
+                trace.forms[short.name] = replace(trace.forms[short.name], block=whole.block, whole=whole.whole)
             except TraceError:  # then the formulas hold beyond the first block only
                 pass
         if progress:

@@ -53,6 +53,12 @@ class Form:
     multiple: int = 0  # tokens of which the code takes whole multiples only, new and cached ones each
     fewest: int = 1  # of these multiples
     batch: int = 2  # sequences from which on it holds, where there are several
+    limits: tuple = ()  # conditions on the new tokens, where it does not hold for all of them
+
+    @property
+    def within(self) -> int:
+        "The most tokens that its formulas leave to those of fewer tokens than a block, 0 without blocks"
+        return self.block - (self.block > 0 and self.whole is sympy.floor)
 
     @property
     def name(self) -> str:
