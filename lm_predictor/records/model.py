@@ -9,20 +9,20 @@ import contextlib
 import functools
 import itertools
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..formula.caches import cached
 from ..formula.language import Condition, parse, parse_condition
 from ..formula.tree import Formula, FormulaError
+from .allowed import nearest, tightest
 from .analysis import _FORMULA, _TEXT, _WORKLOAD, _one_line
 from .cases import CASE_NAMES, Case
 from .graph import Graph, _formula, check_graph, check_names, graph_from_json, graph_to_json
 
 # %% auto #0
-__all__ = ['RECORD_SCHEMA', 'broken_rule', 'moved', 'nearest', 'RecordError', 'Cases', 'ModelRecord', 'record_to_json',
-           'record_from_json', 'check_record']
+__all__ = ['RECORD_SCHEMA', 'broken_rule', 'RecordError', 'Cases', 'ModelRecord', 'record_to_json', 'record_from_json',
+           'check_record']
 
 # %% ../../nbs/records/03_model.ipynb #ce07cd29
 def _row(*fields) -> dict:
@@ -175,34 +175,6 @@ def broken_rule(data: object) -> str:
         return ""
     error = jsonschema.exceptions.best_match(validator.iter_errors(data))
     return f"{error.json_path}: {_one_line(error.message)}" if error is not None else ""
-
-# %% ../../nbs/records/03_model.ipynb #3277d9ed
-def moved(conditions, sizes: dict, down: bool = False) -> dict:
-    """Sizes of a workload, moved to the next that conditions `a >= n`, `a > n` and `a % n == 0` allow.
-
-    conditions: those on other names are left out, as are those of other forms. sizes: numbers by name.
-    down: a multiple below, if not above.
-    """
-    sizes = dict(sizes)
-    movable = sizes.keys() & {"batch_size", "seq_len", "cache_len"}
-    for c in sorted(conditions, key=lambda c: c.relation == "=="):
-        if not c.left.names or c.right.names or not c.left.names <= movable:
-            continue
-        name = min(c.left.names)  # cached tokens before new ones
-        if c.relation in (">", ">="):
-            sizes[name] += max(math.ceil(c.right.evaluate({})) + (c.relation == ">") - c.left.evaluate(sizes), 0)
-        elif c.relation == "==" and c.left.op == "%" and not c.left.args[1].names and c.right.evaluate({}) == 0:
-            over = c.left.evaluate(sizes)
-            sizes[name] += -over if down else -over % c.left.args[1].evaluate({})
-    return sizes
-
-
-def nearest(conditions, values: dict, down: bool = False) -> dict:
-    "The tokens and sequences of the next workload that conditions allow, where they are others; empty without one"
-    sizes = moved(conditions, values, down)
-    if not all(c.holds(sizes) for c in conditions if c.names <= sizes.keys()):
-        return {}
-    return {n: sizes[n] for n in ("batch_size", "seq_len", "cache_len") if sizes.get(n) != values.get(n)}
 
 # %% ../../nbs/records/03_model.ipynb #e2f7ccf9
 _assumed = cached(maxsize=10_000)(parse_condition)
@@ -377,7 +349,7 @@ class ModelRecord:
             failed = [c for c in self.conditions_of(case) if c.names <= set(values) and not c.holds(values)]
             if not failed:
                 return case
-            broken.append(str(failed[0]))
+            broken.append(str(tightest(failed)))
         near = f"; nearest: {near}" if (near := self._nearest(base, values)) else ""
         assumed = " or ".join(dict.fromkeys(broken)) or base
         raise FormulaError(

@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...formula.language import parse
 from ...records.graph import Graph
-from ...records.model import ModelRecord, moved
+from ...records.allowed import moved
+from ...records.model import ModelRecord
 from ...records.status import Check
 from ...tracing.runtime.building import build, defaults
 from ...tracing.runtime.forward import Runnable, call, module_state

@@ -20,7 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...models.config.attributes import LAYERS, text_config
 from ...records.cases import Case
-from ...records.model import ModelRecord, moved
+from ...records.allowed import moved
+from ...records.model import ModelRecord
 from ...records.status import Check
 from .counter import matmul_flops
 from .numbers import case_of, config_sizes

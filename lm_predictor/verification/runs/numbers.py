@@ -12,7 +12,8 @@ from functools import cached_property
 
 from ...models.config.kinds import count_symbol
 from ...records.graph import Graph
-from ...records.model import ModelRecord, moved
+from ...records.allowed import moved
+from ...records.model import ModelRecord
 from ...records.cases import Case
 
 # %% auto #0
