@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import weakref
+from itertools import groupby
 
 from ..formula.caches import cached, registered
 from ..cost.tree.expand import ExpandError, bind, cost_of, expand
@@ -126,13 +127,25 @@ def _wrong_arguments(analysis: Analysis, passed: dict, sheet: Sheet, call: int) 
         else ""
     )
 
+# %% ../../nbs/verification/01_expansion.ipynb #b1c0de02
+def _in_order(kernels: list, executed: list) -> list:
+    "The operators of a line's kernels, what a loop goes over at the place where it ran, if it ran; executed: names"
+    first, *loops = [list(rows) for _, rows in groupby(kernels, key=lambda k: str(k.repeat))] or [[]]
+    found = [o for k in first for o in k.operators]
+    for loop in loops:
+        body = [o for k in loop for o in k.operators]
+        ran = lambda at: [o.name for o in (*found[:at], *body)] == executed[:at + len(body)]
+        at = next(filter(ran, range(len(found) + 1)), len(found))
+        found[at:at] = body
+    return found
+
 # %% ../../nbs/verification/01_expansion.ipynb #f67b744a
 def _operator_problems(kernels: list, executed: list, env: dict):
     """The operators of a line's kernels against the executed ones, and the kernels' own cost against their sum.
 
     executed: (name, four figures) of each. Gives one sentence for each problem.
     """
-    operators = [o for k in kernels for o in k.operators]
+    operators = _in_order(kernels, [name for name, _ in executed])
     if [o.name for o in operators] != [name for name, _ in executed]:
         ran = ", ".join(name for name, _ in executed) or "none"
         yield f"has {', '.join(o.name for o in operators) or 'no operator'}; what runs is {ran}"
