@@ -15,7 +15,7 @@ from ...formula.language import parse_condition
 from ...records.analysis import _WORKLOAD, Analysis, Variant, kernel_to_json
 from ...records.cases import BEYOND, CASES, SHORT, Case
 from ...records.storage.database import Database
-from ...records.model import moved
+from ...records.allowed import moved
 from ...verification.runs.numbers import limits
 
 # %% auto #0
