@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from lm_predictor import analyze
-from lm_predictor.timing.kernels.calibrated import DENSE, LAUNCH_S, ROUTED, calibration, chosen, in_attention, in_step, interval_of, step_times, usual
+from lm_predictor.timing.kernels.calibrated import DENSE, LAUNCH_S, ROUTED, calibration, chosen, in_attention, in_step, interval_of, launches, step_times, usual
 from lm_predictor.timing.hardware import HardwareError, load_hardware
 from lm_predictor.timing.laws import fitted
 from lm_predictor.timing.laws.attention import Attention
@@ -199,7 +199,7 @@ def step(row, device, framework, batch_size, seq_len, cache_len, types):
             seconds = 0.0
         elif fit:
             seconds = in_step(fit, work, times.chip(MULTIPLIED.get(fit.dtype, "bf16")))
-        held.append(k.count * seconds)
+        held.append(k.count * (seconds + LAUNCH_S * (launches(framework, k.operation) - 1)))
     if tp > 1:
         summed = sums(device, framework, tp, 2 * batch_size * seq_len * cost(MODELS[row.model_path]).values["hidden_size"])
         held.append(2 * layers * summed[0])

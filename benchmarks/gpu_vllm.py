@@ -75,14 +75,17 @@ class Engine:
         self.served.apply_model(drawn)
         self.engine = self.served.llm_engine
 
-    def ask(self, batch: int, tokens: int, new: int) -> dict:
-        "New prompts; what each has got so far"
+    def prompts(self, batch: int, tokens: int) -> list:
+        return [[random.randrange(10, self.vocabulary - 10) for _ in range(tokens)] for _ in range(batch)]
+
+    def ask(self, prompts: list, new: int) -> dict:
+        "New requests; what each has got so far"
         from vllm import SamplingParams
         params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, detokenize=False)
         got = {}
-        for _ in range(batch):
+        for prompt in prompts:
             self.asked += 1
-            name, prompt = str(self.asked), [random.randrange(10, self.vocabulary - 10) for _ in range(tokens)]
+            name = str(self.asked)
             self.engine.add_request(name, {"type": "token", "prompt_token_ids": prompt}, params)
             got[name] = 0
         return got
@@ -99,8 +102,9 @@ class Engine:
 
     def first_token(self, tokens: int) -> float:
         "Seconds from a request at an idle engine to its first token"
+        prompts = self.prompts(1, tokens)
         start = time.perf_counter()
-        got = self.ask(1, tokens, 1)
+        got = self.ask(prompts, 1)
         while not all(got.values()):
             end = self.step(got)
         self.finish(got)
@@ -108,7 +112,7 @@ class Engine:
 
     def steps(self, batch: int, tokens: int) -> tuple[list[float], float]:
         "Seconds between the tokens of a batch, and the mean length of its cache"
-        got = self.ask(batch, tokens, STEPS)
+        got = self.ask(self.prompts(batch, tokens), STEPS)
         times, lengths, last = [], [], None
         while self.engine.has_unfinished_requests():
             now, counts = self.step(got), got.values()
@@ -124,9 +128,9 @@ class Engine:
         before = set(glob.glob(f"{self.traces}/*"))
         if new == 1:
             self.engine.start_profile()
-            got = self.ask(batch, tokens, 1)
+            got = self.ask(self.prompts(batch, tokens), 1)
         else:
-            got = self.ask(batch, tokens, 400)
+            got = self.ask(self.prompts(batch, tokens), 400)
             while min(got.values()) < 3:
                 self.step(got)
             self.engine.start_profile()

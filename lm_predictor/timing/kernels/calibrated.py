@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['PRODUCT', 'BATCHED', 'POINTWISE', 'ROW', 'COPY', 'EXPANSION', 'WIDENING', 'UNLIKE', 'REDUCTION', 'ALIKE', 'OTHERS',
-           'PYTORCH', 'FRAMEWORKS', 'LAUNCH_S', 'DENSE', 'ROUTED', 'INTERVALS', 'TYPES', 'STREAMS', 'SIBLINGS', 'WIDER',
-           'law', 'kind_of', 'KernelFit', 'Calibration', 'calibration_from_dict', 'calibration', 'in_attention',
-           'interval_of', 'kinds_of', 'runs', 'chosen', 'usual', 'in_step', 'bound_of', 'StepTimes', 'step_times',
-           'calibrated_rows']
+           'PYTORCH', 'BESIDE_S', 'FRAMEWORKS', 'LAUNCH_S', 'DENSE', 'ROUTED', 'INTERVALS', 'TYPES', 'STREAMS',
+           'SIBLINGS', 'LATENTS', 'WIDER', 'law', 'kind_of', 'KernelFit', 'Calibration', 'calibration_from_dict',
+           'calibration', 'in_attention', 'launches', 'interval_of', 'kinds_of', 'runs', 'chosen', 'usual', 'in_step',
+           'bound_of', 'StepTimes', 'step_times', 'calibrated_rows']
 
 # %% ../../../nbs/timing/kernels/01_calibrated.ipynb #4889aba3
 import json
@@ -169,12 +169,14 @@ def calibration(hardware) -> Calibration | None:
 # %% ../../../nbs/timing/kernels/01_calibrated.ipynb #189e407d
 PYTORCH = "pytorch"  # the source itself, operator by operator: `lm-predictor calibrate` measures it
 
-FRAMEWORKS = {PYTORCH: 0.0, "sglang": 1.0e-3, "tensorrt-llm": 0.7e-3, "vllm": 1.4e-3}
-"""Host time of one step, in seconds: estimates from published serving rows, not fitted; see `benchmarks/README.md`.
+BESIDE_S = 0.22e-3  # seconds of a token of vLLM 0.24 beside its kernels, on an H100 and an H200: `nbs/in_vllm.ipynb`
+
+FRAMEWORKS = {PYTORCH: 0.0, "sglang": BESIDE_S, "tensorrt-llm": BESIDE_S, "vllm": BESIDE_S}
+"""Framework -> seconds of a step beside its kernels, for sampling and for the host; measured of vLLM alone.
 
 PyTorch's host works before every kernel: its time is in the launches, or goes ahead of a GPU."""
 
-LAUNCH_S = 1.5e-6  # of a kernel within a replayed graph
+LAUNCH_S = 2.1e-6  # of a small kernel within a replayed graph, the mean of those of vLLM: `nbs/in_vllm.ipynb`
 
 def in_attention(framework: str, operation: str) -> bool:
     """Whether a kernel is part of a framework's attention, whose measured calls have it.
@@ -184,8 +186,13 @@ def in_attention(framework: str, operation: str) -> bool:
     """
     return framework == "tensorrt-llm" and operation.endswith("append") and "rsqrt" not in operation
 
+
+def launches(framework: str, operation: str) -> int:
+    "How many kernels of a framework one of ours is: vLLM rotates queries and keys in one, and appends them in another"
+    return 1 + (framework == "vllm" and operation.endswith("append") and "mul" in operation)
+
 DENSE, ROUTED = "dense", "experts"  # what steps the intervals are of
-INTERVALS = {("", ""): (0.857, 1.323), ("", DENSE): (0.957, 1.221), ("", ROUTED): (0.845, 1.383)}
+INTERVALS = {("", ""): (0.839, 1.324), ("", DENSE): (0.952, 1.223), ("", ROUTED): (0.825, 1.375)}
 """(framework, what steps) -> between which parts of a predicted time four fifths of the measured ones are.
 
 Written by `benchmarks/end_to_end.py`; an empty name stands for all.
@@ -272,7 +279,7 @@ def bound_of(fit: LawFit, work, chip: Chip, apart: bool = False) -> str:
     faster = {"compute": replace(chip, peak=1.01 * chip.peak), "memory": replace(chip, bandwidth=1.01 * chip.bandwidth)}
     time = in_step(fit, work, chip, apart)
     parts = {name: (time - in_step(fit, work, c, apart)) / (time * (1 - 1 / 1.01)) for name, c in faster.items()}
-    parts["launch"] = LAUNCH_S / time
+    parts["launch"] = (LAUNCH_S if isinstance(work, Grouped) else fit.launch_in_step(LAUNCH_S)) / time
     parts["latency"] = 1 - sum(parts.values())
     return max(parts, key=parts.get)
 
@@ -311,6 +318,12 @@ SIBLINGS = {"nvidia_a100_sxm_40gb": ("nvidia_a100_sxm_80gb", 108),
             "nvidia_h800_sxm": ("nvidia_h100_sxm", 132), "nvidia_h800_pcie": ("nvidia_h100_sxm", 114),
             "nvidia_gh200_96gb": ("nvidia_h100_sxm", 132),
             "nvidia_gh200_144gb": ("nvidia_h200_sxm", 132)}
+LATENTS = {"vllm": "sglang"}
+"""Framework without tables of latent decode -> the one that runs the same kernels by default.
+
+FlashAttention 3 on Hopper, TensorRT-LLM's on Blackwell, Triton's elsewhere: vLLM 0.24's `vllm/platforms/cuda.py` and
+SGLang 0.5's `--attention-backend`.
+"""
 WIDER = 1.1  # an interval of a device that takes the laws of another of its generation
 
 
@@ -396,7 +409,8 @@ def step_times(
     in_step = lambda f: f if host else replace(f, launch_s=launch)  # without the host a launch was measured in a graph
     kinds = (BATCHED, POINTWISE, *ALIKE) if name == PYTORCH else ()
     others = [(kind, in_step(f)) for kind in kinds for f in _fits_or_alike(own, name, kind, dtype)]
-    laws = tuple(f for f in own.laws if f.framework in (name, "")) if own else ()  # without one: run by all
+    run = lambda f: f.framework in (name, "") or (f.kind, f.framework) == ("latent decode", LATENTS.get(name))
+    laws = tuple(filter(run, own.laws)) if own else ()  # without a framework: run by all
     fit, measured = in_step(_median(fits)), own is not None and not sibling
     return StepTimes(hardware, name, fit, measured, tuple(others), laws, own.units if own else 0, sibling, host)
 
@@ -418,5 +432,7 @@ def calibrated_rows(
         elif fit:
             sizes = fit, work, times.chip(dtype), bool(k.multiplies)
             time, bound = in_step(*sizes), bound_of(*sizes)
+        if times.laws:
+            time += LAUNCH_S * (launches(times.framework, k.operation) - 1)
         out.append(replace(k, time_s=time, bound=bound, least_s=least.time_s))
     return out

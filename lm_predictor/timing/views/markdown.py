@@ -23,7 +23,8 @@ def as_markdown(run) -> str:
     if device:
         rate = f" ({run.tokens_per_s:.4g} tokens/s)" if w.tokens else ""
         how = "" if run.framework else "at least "
-        held = f", {run.host_s:.4g} s of it the host's, by kernels of {run.framework}" if run.framework else ""
+        beside = f", {run.host_s:.4g} s of it beside the kernels of {run.framework}"
+        held = beside if run.framework else ""
         sums.append(f"time {how}{t.time_s:.4g} s{rate}{held}")
     said = [f"not counted: {o} ({at})" for o, at in run.uncounted] + [f"note: {n}" for n in run.notes]
     timed, header = ("time (s) | bound | ", "--:|---|") if device else ("", "")

@@ -98,7 +98,7 @@ def _time_lines(run) -> list[list[str]]:
         least, host = seconds(run.least_s), seconds(run.host_s)
         within = " to ".join(map(seconds, run.interval_s or ()))
         said = f"80 % within {within}; " if within else "an estimate, without an interval; "
-        said += f"as {run.framework}, {host} of it the host's; roofline {least}"
+        said += f"as {run.framework}, {host} of it beside the kernels; roofline {least}"
     lines, device = [[f"time {seconds(run.time_s)} ({digits(run.tokens_per_s)} tokens/s): {said}"]], run.hardware
     if not run.fits:
         needed, held = apart(run.memory_bytes, device.memory_bytes, "B")
