@@ -268,6 +268,7 @@ def build(config, **options):
     for m in model.modules():
         if hasattr(m, "warn_if_padding_and_no_attention_mask"):
             m.warn_if_padding_and_no_attention_mask = _no_warning  # it looks at token ids, which are not there
+        _sorted_names(m)
     return model.eval()
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #de3f466e
@@ -279,6 +280,13 @@ def _without_data(model) -> None:
         for name, p in ((n, p) for n, p in m._parameters.items() if p is not None and not p.is_meta):
             m._parameters[name] = torch.nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
         m._buffers.update({n: b.to("meta") for n, b in m._buffers.items() if b is not None})
+
+
+def _sorted_names(m) -> None:
+    "Put a module's sets of names in one order: Gemma 4 goes over a set of kinds of layers, another way in each process"
+    for name, names in list(vars(m).items()):
+        if isinstance(names, set) and names and all(isinstance(n, str) for n in names):
+            setattr(m, name, tuple(sorted(names)))
 
 
 def _no_warning(*args, **kwargs):
