@@ -45,7 +45,7 @@ ORDER = {  # pages of a folder in the order in which they are read; those that a
                  "how_a_model_is_traced"),
     "tutorials": ("analyze", "decode", "flash", "attention_kinds", "mixture_of_experts", "choosing_a_gpu", "cost_as_a_test", "own_module", "agent"),
 }
-REFERENCE = ("devices", "how_far", "on_gpu", "coverage", "limits", "benchmarks")
+REFERENCE = ("devices", "how_far", "on_gpu", "in_vllm", "coverage", "limits", "benchmarks")
 MODULES = {  # packages in the order in which they import one another, with their titles
     "formula": "Formulas", "records": "Records", "models": "Models", "cost": "Cost", "timing": "Time", "tracing": "Tracing",
     "verification": "Verification", "obtain": "Obtaining a record", "measurement": "Measurement", "agent": "The agent", "library": "Formulas as a library",
