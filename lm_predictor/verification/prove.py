@@ -153,9 +153,9 @@ def prove(path: Path, overlay: Path, shipped: Path, name: str, config: dict, cou
     try:
         if counting:
             return outcome([*compare_counted(record, rows, name), *failed])
-        if checks := _arranged(traced, full, values):
-            return outcome([*compare_counted(record, rows, name), *checks, *failed])
         with as_recorded(record, full):
+            if checks := _arranged(traced, full, values):
+                return outcome([*compare_counted(record, rows, name), *checks, *failed])
             evidence = collect(record, full, values)
             evidence.counted, evidence.generated = [(name, rows)], generate_outcome(record, full, values)
             own, classes = verify_model(record, evidence, db)
