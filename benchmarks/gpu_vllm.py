@@ -26,7 +26,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import gpu
-from common import PRESETS, say
+from common import say
+from lm_predictor.measurement.model import shortened
+from lm_predictor.models.sources.loading import load_config
 
 # model -> layers that are built (all where None), GB of cache
 MODELS = {"meta-llama/Llama-3.1-8B": (None, 9.8), "Qwen/Qwen3-0.6B": (None, 8.4), "Qwen/Qwen3-30B-A3B": (16, 2.5),
@@ -37,15 +39,15 @@ IN_PARTS = {(1, 1024), (64, 1024), (16, 4096)}                             # of 
 # no network, and no sampler of FlashInfer's, which greedy tokens do not ask for
 ALONE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 STEPS, REPEATS, AT_ONCE = 64, 7, 8192                                      # tokens, prompts, tokens of a step
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-                 "deepseek_v2": "DeepseekV2ForCausalLM"}
 
 
-def config_of(name: str, layers: int | None) -> dict:
-    "The shipped config of a model, with fewer layers where asked"
-    config = json.loads(next(PRESETS.glob(name.replace("/", "--") + ".json")).read_text())
-    config = config.get("config", config) | {"num_hidden_layers": layers or config.get("config", config)["num_hidden_layers"]}
-    return config | {"architectures": [ARCHITECTURES[config["model_type"]]], "torch_dtype": "bfloat16"}
+def named(asked: str) -> tuple[str, dict, bool]:
+    "What is asked for, NAME[=LAYERS][+in-turns]: the label of the model, its config, and whether host and device take turns"
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as classes
+    name, in_turns, _ = asked.partition("+in-turns")
+    name, _, layers = name.partition("=")
+    label, config = shortened(name, load_config(name)[1], int(layers) if layers else MODELS[name][0])
+    return label, config | {"architectures": [classes[config["model_type"]]], "torch_dtype": "bfloat16"}, bool(in_turns)
 
 
 def drawn(model) -> None:
@@ -126,18 +128,16 @@ class Engine:
     def kernels(self, batch: int, tokens: int, new: int) -> dict:
         "What the device ran in a few steps (of one prompt where there is one new token)"
         before = set(glob.glob(f"{self.traces}/*"))
+        got = {} if new == 1 else self.ask(self.prompts(batch, tokens), new)
+        while got and min(got.values()) < 3:
+            self.step(got)
+        self.engine.start_profile()
         if new == 1:
-            self.engine.start_profile()
-            got = self.ask(self.prompts(batch, tokens), 1)
+            got = self.ask(self.prompts(batch, tokens), new)
+            self.finish(got)
         else:
-            got = self.ask(self.prompts(batch, tokens), 400)
-            while min(got.values()) < 3:
-                self.step(got)
-            self.engine.start_profile()
             for _ in range(12):
                 self.step(got)
-        if new == 1:
-            self.finish(got)
         self.engine.stop_profile()
         at = tokens + statistics.mean(got.values())
         self.engine.abort_request(list(got))
@@ -164,14 +164,10 @@ def summary(trace: dict) -> dict:
             "kernels": [[name[:160], calls[name], seconds[name]] for name in sorted(calls, key=lambda n: -seconds[n])]}
 
 
-def measure(name: str, folder: Path) -> None:
+def measure(asked: str, folder: Path) -> None:
     "One model: start, wait until the others have started, too, and write rows as they come"
-    name, in_turns, _ = name.partition("+in-turns")
-    name, _, asked = name.partition("=")
-    layers, gigabytes = MODELS[name]
-    layers = int(asked) if asked else layers
-    config, rows = config_of(name, layers), []
-    label = (name if layers is None else f"{name} with {layers} layers") + (", host and device in turns" if in_turns else "")
+    (label, config, in_turns), rows = named(asked), []
+    gigabytes = MODELS[label.partition(", ")[0]][1]
     start = time.perf_counter()
     engine = Engine(config, gigabytes, folder, not in_turns)
     engine.first_token(AT_ONCE), engine.steps(4, 256)
@@ -181,7 +177,7 @@ def measure(name: str, folder: Path) -> None:
         time.sleep(0.1)
 
     def keep(how: str, sizes: dict, **more) -> None:
-        rows.append({"how": how, "model": label, **sizes, **more})
+        rows.append({"how": how, "model": label, **({"in_turns": True} if in_turns else {}), **sizes, **more})
         (folder / "rows.json").write_text(json.dumps(rows))
 
     def times(how: str, sizes: dict, found: list) -> None:

@@ -175,6 +175,16 @@ def test_a_device_calibrated_for_other_frameworks_names_them(monkeypatch):
         step_times(other, "sglang")
 
 
+def test_a_law_that_another_framework_lends_is_named():
+    "vLLM's tables have no latent decode; SGLang's stands for it, in decode steps alone"
+    cost, lent = analyze("deepseek-ai/DeepSeek-V2-Lite"), "latent decode takes the law of sglang, which runs the same kernel"
+    step, prompt = dict(batch_size=16, cache_len=1024), dict(seq_len=1024)
+    assert lent in cost.at(**step).on("h200", "vllm").notes
+    assert lent not in cost.at(**prompt).on("h200", "vllm").notes and lent not in cost.at(**step).on("h200", "sglang").notes
+    times = [next(k.time_s for k in cost.at(**step).on("h200", f).kernels if k.operation == "attention") for f in ("vllm", "sglang")]
+    assert times[0] == times[1]
+
+
 def test_kernels_of_a_step_have_the_launch_of_a_graph():
     run = COST.at(batch_size=1, cache_len=16).on("h100", "vllm")
     assert all(k.time_s > LAUNCH_S for k in run.kernels) and min(k.time_s for k in run.kernels) < 1.1 * LAUNCH_S

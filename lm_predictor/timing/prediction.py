@@ -101,7 +101,7 @@ class Run:
     rewrites: tuple[RewriteRow, ...] = ()  # what `engine` changed, in the order in which it did
     quantization: str = ""  # what of the config's quantization was applied: `fp8`, `nvfp4 (modelopt)`
     framework: str = ""  # whose measured kernels time it; empty: the roofline does
-    host_s: float = 0.0  # of every step, what the framework's host adds
+    host_s: float = 0.0  # of every step, what it takes beside its kernels
     interval: tuple | None = None  # between which parts of the time 80 % of the measured ones are
 
     def on(self, hardware, framework: str | None = None) -> Run:
@@ -123,7 +123,7 @@ class Run:
         total = math.fsum([host := times.host_s(rows) if times else 0.0, *(k.time_s * k.count for k in rows)])
         lacking = sorted({k.multiplies for k in rows} - {"", *dict(device.peaks)})
         said = [f"{device.title} multiplies no {t}: its products are timed at {weights}" for t in lacking]
-        notes = (*self.notes, *said, *(times.notes(self.execution) if times else ()))
+        notes = (*self.notes, *said, *(times.notes(self.execution, rows) if times else ()))
         return replace(self, kernels=tuple(rows), totals=replace(self.totals, time_s=total), notes=notes,
                        hardware=device, framework=times.framework if times else "", host_s=host,
                        interval=times.interval(rows) if times else None)

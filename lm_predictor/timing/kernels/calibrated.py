@@ -327,6 +327,7 @@ SGLang 0.5's `--attention-backend`.
 WIDER = 1.1  # an interval of a device that takes the laws of another of its generation
 
 
+# %% ../../../nbs/timing/kernels/01_calibrated.ipynb #c5d0a7e1
 @dataclass(frozen=True)
 class StepTimes:
     "What times the kernels of a step on a device under a framework"
@@ -341,18 +342,22 @@ class StepTimes:
     host_kernel_s: float = 0.0  # seconds of the host for each kernel, ahead of the device
 
     def host_s(self, kernels=()) -> float:  # seconds
-        "What the framework's host adds to a step: its own part, and what the device waits for the next kernel"
+        "What a step takes beside its kernels, and what the device waits for the next one where the host asks for each"
         busy, asked = sum(k.time_s * k.count for k in kernels), self.host_kernel_s * sum(k.count for k in kernels)
         return FRAMEWORKS[self.framework] + max(0.0, asked - busy)
 
-    def notes(self, execution: str = "eager") -> list[str]:
+    def notes(self, execution: str = "eager", kernels=()) -> list[str]:
         "What a report must say of the times: whether the device was measured, and runs such kernels"
         others = ", ".join(sorted(_shipped()))
         of = f"kernels take the laws of {self.sibling}, at its own peaks" if self.sibling else (
             f"efficiencies are the medians of {others}")
         said = f"an estimate: {self.hardware.title} is not calibrated; its {of}"
         other = f"PyTorch runs the operators of the source; {execution} has others: use --execution eager"
-        return [said] * (not self.measured) + [other] * (self.framework == PYTORCH and execution != "eager")
+        latent = lambda k: k.operation.startswith("attention") and kinds_of(k.work()) == [("latent decode", "")]
+        lent = any(f.kind == "latent decode" and f.framework != self.framework for f in self.laws)
+        theirs = f"latent decode takes the law of {LATENTS.get(self.framework)}, which runs the same kernel"
+        eager = self.framework == PYTORCH and execution != "eager"
+        return [said] * (not self.measured) + [other] * eager + [theirs] * (lent and any(map(latent, kernels)))
 
     def rows(self, least: list, kv_bits: int = 16) -> list:
         "The kernels of a run with their times, as `calibrated_rows` gives them"
