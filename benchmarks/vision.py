@@ -17,15 +17,12 @@ from pathlib import Path
 from lm_predictor.models.sources.hub import quiet
 from lm_predictor.models.parts import architectures, language_part
 from lm_predictor.models.config.validation import ModelError
+from lm_predictor.obtain.build import type_config
 from lm_predictor.obtain.vision import trace_vision
 from lm_predictor.records.vision import store_vision
 
-TEXT = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
-        "num_key_value_heads": 4, "vocab_size": 3000}
 SIGLIP = {"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304,
           "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 14}
-HALF = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
-                            "mrope_section": [8, 12, 12]}}
 CONFIGS = {  # of types whose class has no config by default that builds, or none that is a published one
     "gemma3": {"vision_config": {**SIGLIP, "image_size": 896}, "mm_tokens_per_image": 256},
     "shieldgemma2": {"vision_config": {**SIGLIP, "image_size": 896}, "mm_tokens_per_image": 256},
@@ -37,9 +34,6 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
         "model_type": "llama4_vision_model", "hidden_size": 1408, "intermediate_size": 5632, "num_hidden_layers": 34,
         "num_attention_heads": 16, "image_size": 336, "patch_size": 14, "pixel_shuffle_ratio": 0.5,
         "vision_output_dim": 4096, "projector_input_dim": 4096, "projector_output_dim": 4096}},
-    "chameleon": {"vocabulary_map": {"<image>": 8711, "<reserved08707>": 8710, "IMGIMGAZ": 4}},
-    "emu3": {"text_config": {"model_type": "emu3_text_model"},
-             "vocabulary_map": {"<image>": 9, "<|extra_200|>": 5, "<|visual token 000000|>": 10}},
     "perception_lm": {"text_config": {  # facebook/Perception-LM-1B: Llama 3.2 1B behind a tower of 23 layers
         "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256},
@@ -72,10 +66,7 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
         "model_type": "smolvlm_vision", "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
         "num_attention_heads": 12, "image_size": 512, "patch_size": 16}},
     "inkling_mm_model": {"vision_config": {"model_type": "inkling_vision", "num_hidden_layers": 5}},
-    "deepseek_ocr2": {"text_config": {
-        "vocab_size": 129280, "hidden_size": 1280, "intermediate_size": 6848, "num_hidden_layers": 12,
-        "num_attention_heads": 10, "moe_intermediate_size": 896, "num_experts_per_tok": 6,
-        "mlp_layer_types": ["dense", *["sparse"] * 11]}, "vision_config": {
+    "deepseek_ocr2": {"vision_config": {
         "model_type": "deepseek_ocr2_vision", "encoder_config": {
             "model_type": "deepseek_ocr2_encoder", "hidden_size": 896, "intermediate_size": 4864,
             "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2}}},
@@ -98,8 +89,12 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
         "indexer_compress_ratio": 16,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
                             "mrope_section": [11, 11, 10]}}},
-    "hunyuan_vl": {"text_config": {**TEXT, "model_type": "hunyuan_vl_text", "head_dim": 32}},
-    **{kind: {"text_config": HALF} for kind in ("glm4v", "glm46v", "glmga", "glm4v_moe")},
+    "step3p7": {"text_config": {  # stepfun-ai/Step-3.7-Flash
+        "sliding_window": 512, "vocab_size": 128896, "max_position_embeddings": 65536, "layer_types": [
+            "sliding_attention" if n % 4 else "full_attention" for n in range(45)]}},
+    "pi0": {"vlm_config": {"model_type": "paligemma", "text_config": {
+        "model_type": "gemma", "hidden_size": 2048, "num_hidden_layers": 18, "intermediate_size": 16384,
+        "num_attention_heads": 8, "num_key_value_heads": 1, "vocab_size": 257152}}},
 }
 
 
@@ -168,7 +163,7 @@ PUBLISHED = {  # model -> config, published parameters (0: not looked up)
 def config_of(kind: str) -> dict:
     "The config at which a type is looked at"
     from lm_predictor.obtain.vision import whole_config
-    config = {"model_type": kind, **CONFIGS.get(kind, {})}
+    config = {**type_config(kind), **CONFIGS.get(kind, {})}
     try:
         full = whole_config(config)
         text = full.get_text_config()

@@ -37,9 +37,10 @@ def _tied(record: ModelRecord, config: dict):
     part = next((config[n] for n in NESTED if isinstance(config.get(n), dict)), None)
     if rule is None or part is None:
         return None
-    said = [c.get("tie_word_embeddings", usual) for c, usual in ((config, rule["whole"]), (part, rule["part"]))]
+    both = (config, rule["whole"]), (part, rule["part"])  # None: it does not decide
+    said = [c.get("tie_word_embeddings", usual) for c, usual in both if usual is not None]
     strange = [v for v in said if v not in (0, 1)]  # a user's mistake, which is found where the symbol is read
-    return strange[0] if strange else bool(said[0] or rule["part"] is not None and said[1])
+    return strange[0] if strange else any(map(bool, said))
 
 
 def spelt(record: ModelRecord, config: dict) -> dict:

@@ -12,24 +12,33 @@ from .config.validation import ModelError
 from ..records.storage.database import read_json, shipped_directory
 
 # %% auto #0
-__all__ = ['TEXT', 'architectures', 'language_of', 'language_part', 'unknown_type', 'language_config']
+__all__ = ['TEXT', 'ELSEWHERE', 'architectures', 'language_of', 'language_part', 'unknown_type', 'language_config']
 
 # %% ../../nbs/models/02_parts.ipynb #aca5c917
 def architectures() -> dict:
-    "The table of model types: names, parts, causal, images"
+    "The table of model types: names, parts, sets, causal, images"
     return read_json(shipped_directory() / "architectures.json")
 
 # %% ../../nbs/models/02_parts.ipynb #7a6205d7
 TEXT = ("text_config", "llm_config", "language_config")
+ELSEWHERE = {"pi0": "vlm_config", "vision-encoder-decoder": "decoder"}  # types that have a name of their own for it
 _SHARED = ("quantization_config", "tie_word_embeddings", "torch_dtype", "dtype")  # what a whole states for its parts
+
+
+def _place(config: dict) -> str:
+    "The name of the part with the language model in a config; empty where it has none"
+    names = (ELSEWHERE.get(config["model_type"], ""), *TEXT)
+    return next((n for n in names if isinstance(config.get(n), dict)), "")
 
 
 def _inner(config: dict, usual: str) -> dict:
     "The config of the language model's part, with what the whole states for it; usual: its type if it names none"
-    name = next(n for n in TEXT if isinstance(config.get(n), dict))
+    name = _place(config)
     whole = {k: config[k] for k in _SHARED if config.get(k) is not None}
     own = {k: v for k, v in config[name].items() if v is not None or k not in whole}
     inner = {"model_type": usual, **own, **({} if "tie_word_embeddings" in own else whole)}
+    sets = architectures()["sets"].get(config["model_type"], {})
+    inner |= {k: v for k, v in sets.items() if inner.get(k) is None}
     return inner | {k: v for k, v in whole.items() if k == "quantization_config"}
 
 # %% ../../nbs/models/02_parts.ipynb #07fbb1ce
@@ -42,17 +51,17 @@ def _without_text(kind: str, config: dict) -> str:
 
 def _parts_left(config: dict) -> list[str]:
     "The parts of a config that are not its language model's"
-    left = sorted(n for n, v in config.items() if n.endswith("_config") and isinstance(v, dict))
-    return [n for n in left if n not in TEXT and n != "quantization_config"]
+    left = sorted(n for n, v in config.items() if (n.endswith("_config") or n == "encoder") and isinstance(v, dict))
+    return [n for n in left if n not in (*TEXT, _place(config), "quantization_config")]
 
 
 def _inside(kind: str, config: dict, usual: str) -> tuple[dict, str]:
     "The config of the language model in a config, and what is said of the parts left out; raises ModelError"
-    left, own = _parts_left(config), any(isinstance(config.get(n), dict) for n in TEXT)
+    left, own = _parts_left(config), _place(config)
     others = f", without {' and '.join(left)}" if left else ""
     alone = f"the language model of {kind} alone{others}: figures and parameters are of its"
     if own:
-        return _inner(config, usual or kind), f"{alone} text_config"
+        return _inner(config, usual or kind), f"{alone} {own}"
     if usual and "hidden_size" not in config:
         raise ModelError(_without_text(kind, config))
     if usual and kind not in architectures()["causal"]:  # older files have its entries at the top
@@ -62,7 +71,7 @@ def _inside(kind: str, config: dict, usual: str) -> tuple[dict, str]:
 # %% ../../nbs/models/02_parts.ipynb #9a96a49b
 def _as_part(kind: str, given: dict, language: dict) -> dict:
     "The config of a whole with its language model alone: what each of the two says of tied embeddings stays its own"
-    tie, inside = "tie_word_embeddings", next((given[n] for n in TEXT if isinstance(given.get(n), dict)), given)
+    tie, inside = "tie_word_embeddings", given.get(_place(given), given)
     whole = {tie: given[tie]} if given.get(tie) is not None else {}
     part = {k: v for k, v in language.items() if k != tie or tie in inside}
     return {"model_type": kind, **whole, "text_config": part}
@@ -74,6 +83,9 @@ def language_of(config: dict) -> tuple[dict, str, str]:
     if config.get("custom_code"):  # code of its own takes its config as it is
         return config, "", ""
     config, alone = _inside(kind, config, table["parts"].get(kind, ""))
+    while alone and (deeper := config["model_type"]) != kind and _place(config):  # a whole inside a whole
+        config, more = _inside(deeper, config, table["parts"].get(deeper, ""))
+        alone = f"{alone}; {more}"
     row = table["names"].get(config["model_type"])
     if row:
         named = f"{config['model_type']} is answered as {row['is']}: {row['says']}"

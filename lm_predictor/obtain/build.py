@@ -28,13 +28,15 @@ from ..records.storage.files import read_json
 from ..models.config.validation import ModelError
 from .store import as_json, store, withdraw
 from ..models.matching import fits, outdated, stored_records
+from ..models.parts import architectures
 from ..models.sources.hub import presets
-from .find import runs_functions
+from ..models.sources.loading import full_config
+from .find import runs_functions, where_functions
 from .fresh.record import traced
 
 # %% auto #0
-__all__ = ['PRELOADED', 'FEW', 'Item', 'type_config', 'variant_configs', 'model_types', 'build_items', 'Outcome', 'Running',
-           'current_record', 'whole_record', 'landed', 'traced_apart', 'interrupts', 'build', 'forget']
+__all__ = ['PRELOADED', 'FEW', 'Item', 'type_config', 'variant_configs', 'model_types', 'other_types', 'build_items', 'Outcome',
+           'Running', 'current_record', 'whole_record', 'landed', 'traced_apart', 'interrupts', 'build', 'forget']
 
 # %% ../../nbs/obtain/03_build.ipynb #99470c4c
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ def model_types() -> list[str]:
         ) from None
     return sorted(causal)
 
+
+def other_types() -> list[str]:
+    "The types that have a record of their language model although it is no causal one of transformers, sorted"
+    return sorted({*read_json(shipped_directory() / "types.json")} - {*architectures()["causal"]})
+
 # %% ../../nbs/obtain/03_build.ipynb #b0135111
 def build_items(names=(), types: bool = False) -> list[Item]:
     "The presets and model types of given names; without names all presets, with `types` all types; raises ModelError"
@@ -76,12 +83,12 @@ def build_items(names=(), types: bool = False) -> list[Item]:
     chosen = [Item(name, p["config"]) for name, p in known.items() if not names]
     aliases = {a.lower(): n for n, p in known.items() for a in (n, *p["aliases"])}
     others = [n for n in names if n.lower() not in aliases]
-    every = model_types() if types or others else []
+    every = sorted([*model_types(), *other_types()]) if types or others else []
     for name in others:
         if name not in every and name not in variant_configs(name.partition(":")[0]):
             near = difflib.get_close_matches(name.lower(), sorted({*aliases, *every}), n=3)
             raise ModelError(
-                f"{name!r} is no preset and no causal language model type{'; near: ' + ', '.join(near) if near else ''}"
+                f"{name!r} is no preset and no type of a language model{'; near: ' + ', '.join(near) if near else ''}"
             )
     chosen += [Item(aliases[n.lower()], known[aliases[n.lower()]]["config"]) for n in names if n.lower() in aliases]
     chosen += [Item(t, type_config(t)) for t in every if types or t in others]
@@ -123,7 +130,7 @@ def _result(config: dict) -> list | str:
     "The records of a config as JSON, those with accelerated functions as well, or the reason why there are none"
     try:
         record, classes = traced(config)
-        accelerated = [as_json(*traced(config, accelerated=True))] if runs_functions(record) else []
+        accelerated = where_functions(record, lambda: as_json(*traced(config, accelerated=True)))
         return [as_json(record, classes), *accelerated]
     except ModelError as e:
         return str(e)
@@ -185,9 +192,11 @@ def current_record(config: dict, directory: Path, accelerated: bool = False):
 
 def whole_record(config: dict, directory: Path):
     "The current record of a config's source, where the one with accelerated functions is there too if it runs any"
+    from lm_predictor.tracing.runtime.functions import functions_of
     record = current_record(config, directory)
-    whole = record and (not runs_functions(record) or current_record(config, directory, accelerated=True))
-    return record if whole else None
+    if record and runs_functions(record) and functions_of(full_config(config)):
+        return record if current_record(config, directory, accelerated=True) else None
+    return record
 
 # %% ../../nbs/obtain/03_build.ipynb #7328c01a
 def landed(item: Item, result, directory: Path) -> tuple[str, str]:

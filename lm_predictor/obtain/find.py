@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ..models.matching import fits, has_every_kind, misfits, outdated, stored_re
 from ..models.parts import unknown_type
 from ..models.config.validation import ModelError, NeedsTrace
 from .confirm import can_trace, confirmed
-from .fresh.record import traced
+from .fresh.record import NoFunctions, traced
 from .store import as_json, store
 from ..records.storage.database import Database
 from ..records.storage.files import DatabaseError, locked, model_id, read_json
@@ -24,7 +25,7 @@ from ..records.storage.summaries import keep_summaries
 from ..records.model import ModelRecord, check_record
 
 # %% auto #0
-__all__ = ['Found', 'find', 'find_record', 'runs_functions', 'trace_config']
+__all__ = ['Found', 'find', 'find_record', 'runs_functions', 'where_functions', 'trace_config']
 
 # %% ../../nbs/obtain/01_find.ipynb #1ab0602d
 @dataclass(frozen=True)
@@ -137,6 +138,17 @@ def runs_functions(record: ModelRecord) -> bool:
     "Whether a record of a source as it stands has operators of functions that have a kernel of their own"
     first = next(iter(record.cases))  # every case does, of one that does
     return any(n.via.partition(" ")[0] in RULES for n in record.graph(first).nodes)
+
+
+def where_functions(record: ModelRecord, then: Callable) -> list:
+    """A list of what `then` gives of a record's accelerated functions; empty where its source runs none.
+
+    LFM3 runs functions of such names, whose place no kernel takes: `then` raises NoFunctions.
+    """
+    try:
+        return [then()] if runs_functions(record) else []
+    except NoFunctions:
+        return []
 
 # %% ../../nbs/obtain/01_find.ipynb #c3a4b5b0
 def trace_config(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from .attributes import LAYERS
 
 # %% auto #0
-__all__ = ['WIDTHS', 'HEADS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'PER_LAYER', 'ModelError',
-           'UnknownModel', 'NeedsTrace', 'check_numbers']
+__all__ = ['WIDTHS', 'HEADS', 'EXPERTS', 'CHOSEN', 'HEAD_WIDTHS', 'SIZES', 'MAY_BE_ZERO', 'ROTATED', 'PER_LAYER', 'PER_PART',
+           'ModelError', 'UnknownModel', 'NeedsTrace', 'check_numbers']
 
 # %% ../../../nbs/models/config/01_validation.ipynb #5861f998
 class ModelError(ValueError):
@@ -39,8 +39,11 @@ SIZES = (
     "chunk_size", "mamba_chunk_size", "attention_chunk_size"
 )
 MAY_BE_ZERO = {*EXPERTS, *CHOSEN, "moe_intermediate_size", "sliding_window"}
+ROTATED = {"head_dim", "qk_rope_head_dim"}  # 0 where a head of latent attention has entries without positions alone
 # some types give a list with one entry per layer
 PER_LAYER = {*HEADS, "num_key_value_heads", "num_kv_heads", "intermediate_size"}
+# one gives a list with one entry for experts of text, one for those of images
+PER_PART = {"moe_intermediate_size"}
 
 # %% ../../../nbs/models/config/01_validation.ipynb #fec7e786
 def _check_kinds(config: dict) -> None:
@@ -60,11 +63,12 @@ def _check_kinds(config: dict) -> None:
 def check_numbers(config: dict) -> None:
     "Raise ModelError when a config's numbers contradict each other"
     _check_kinds(config)
+    may_be_zero = MAY_BE_ZERO | (ROTATED if config.get("qk_nope_head_dim") else set())
     for name in SIZES:
         given = config.get(name)
-        for value in given if isinstance(given, list) and given and name in PER_LAYER else [given]:
+        for value in given if isinstance(given, list) and given and name in PER_LAYER | PER_PART else [given]:
             most = 10**5 if name in LAYERS else 10**12
-            if value is not None and (type(value) is not int or not (0 if name in MAY_BE_ZERO else 1) <= value <= most):
+            if value is not None and (type(value) is not int or not (0 if name in may_be_zero else 1) <= value <= most):
                 raise ModelError(
                     f"config: {name} must be a positive integer (at most 10**{len(str(most)) - 1}), got "
                     f"{str(value)[:60]!r}"

@@ -241,11 +241,15 @@ def weighed(record: ModelRecord, full) -> list[tuple[dict, int, int]]:
     from lm_predictor.tracing.config.reads import plain
     from lm_predictor.tracing.runtime.building import build, defaults
     from lm_predictor.verification.runs.reference_run import BYTES, weigh
-    values, own, rows = symbol_values(record, plain(full)) | BYTES, bool(getattr(full, TIE, False)), []
+    values, rows = symbol_values(record, plain(full)) | BYTES, []
+    rule = record.symbols.get(TIE, {}).get("tied", {"whole": True, "part": None})  # None: it does not decide
+    where = {"whole": lambda config: config, "part": lambda config: config.get_text_config(decoder=True)}
+    deciding = lambda config: [where[n](config) for n in where if rule[n] is not None]
+    own = any(getattr(c, TIE, False) for c in deciding(full))
     for turned in (False, True):
         config = copy.deepcopy(full)
-        if turned:
-            setattr(config, TIE, not own)
+        for part in deciding(config) if turned else ():
+            setattr(part, TIE, not own)
         with contextlib.suppress(Exception), torch.device("meta"), defaults():
             rows.append((values | {TIE: int(own != turned)}, *weigh(build(config))))
     return rows

@@ -393,7 +393,7 @@ def _never_run(trace: ModelTrace):
             yield f"{path} is left out, with its weights: token ids do not run it, and {part.why}"
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #b4c7015e
-def _ties_of(config) -> dict:
+def _ties_of(config, model) -> dict:
     "Which of a whole and its part for language ties the embeddings, as `tied`; empty for a config without parts"
     part = _part_of(config)
     if not part:
@@ -401,6 +401,8 @@ def _ties_of(config) -> dict:
     made = lambda inner, **whole: bool(getattr(type(config)(**{part: inner}, **whole), "tie_word_embeddings", False))
     off = {"tie_word_embeddings": False}
     try:
+        if type(model.config) is type(inside := getattr(config, part)):  # the whole is not built, and ties nothing
+            return {"tied": {"whole": None, "part": bool(type(inside)().tie_word_embeddings)}}
         own = made({}, **off) if made({"tie_word_embeddings": True}, **off) else None
         return {"tied": {"whole": made(off), "part": own}}
     except Exception:  # a few config classes cannot be built without arguments
@@ -421,7 +423,7 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
         symbols["num_kv_heads"]["default"] = None  # which stands for as many
     if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
         symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
-    return symbols | {tie: symbols[tie] | _ties_of(config)}
+    return symbols | {tie: symbols[tie] | _ties_of(config, trace.model)}
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #812502f9
 def _names_of(config) -> dict:

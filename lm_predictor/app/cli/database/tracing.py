@@ -16,7 +16,7 @@ from ..terminal import Progress, tracing
 from ....models.parts import language_config
 from ....models.sources.remote_code import TRACE_EXTRA, missing_package, where_raised
 from ....models.config.validation import check_numbers
-from ....obtain.find import find, runs_functions, trace_config
+from ....obtain.find import find, trace_config, where_functions
 from ....obtain.store import store_class
 from ....records.storage.database import Database
 from ....records.storage.files import check_writable, model_path
@@ -89,9 +89,12 @@ def _trace_model(target: str, trust_remote_code: bool, db: Database, start: floa
     check_numbers(config)
     with tracing() as progress:
         made = [trace_config(config, db, progress)]
-    if runs_functions(made[0][0]):
+
+    def accelerated() -> tuple:
         with tracing() as progress:
-            made.append(trace_config(config, db, progress, accelerated=True))
+            return trace_config(config, db, progress, accelerated=True)
+
+    made += where_functions(made[0][0], accelerated)
     for record, classes in made:
         _print_traced(name, record, classes, time.perf_counter() - start)
     print(f"stored in {db.overlay}")
@@ -122,7 +125,7 @@ def subjects_of(target: str, db, trust_remote_code: bool = False) -> list[Subjec
     "The records of one model, of its source and of its accelerated functions where it has any, and its config"
     name, config = language_config(target, trust_remote_code)
     records = [find(config, db).record]
-    records += [find(config, db, accelerated=True).record] if runs_functions(records[0]) else []
+    records += where_functions(records[0], lambda: find(config, db, accelerated=True).record)
     return [Subject(model_path(db.home(r.id), r.id), r, ((name, config),)) for r in records]
 
 # %% ../../../../nbs/app/cli/database/01_tracing.ipynb #2f5c82bb
