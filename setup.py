@@ -12,13 +12,19 @@ cfg = cfg["DEFAULT"]
 extras = {key.removesuffix("_requirements"): cfg[key].split() for key in cfg if key.endswith("_requirements")}
 
 
-
 class PackedRecords(build_py):
-    "Class records are text in the repository, where people read and compare them, and packed where they are installed"
+    """Class records are text in the repository, where people read and compare them, and packed where they are installed.
+
+    nbdev's index of all functions (a megabyte) is for the docs, which are built from the repository: what is installed
+    keeps its settings alone.
+    """
 
     def run(self):
         super().run()
         if not self.editable_mode:
+            index, made = Path(self.build_lib, "lm_predictor", "_modidx.py"), {}
+            exec(index.read_text(encoding="utf-8"), made)
+            index.write_text(f"d = {made['d'] | {'syms': {}}}\n", encoding="utf-8")
             for path in Path(self.build_lib, "lm_predictor", "module_db").glob("*.*.json"):
                 path.with_name(f"{path.name}.xz").write_bytes(lzma.compress(path.read_bytes()))
                 path.unlink()

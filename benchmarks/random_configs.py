@@ -51,8 +51,12 @@ def bases() -> dict[str, dict]:
         kind = read_json(path)["model_type"]
         if kind not in found:
             given = type_config(kind)
-            usual = AutoConfig.for_model(**given).to_diff_dict()
-            found[kind] = {k: v for k, v in usual.items() if not bookkeeping(k)} | given
+            usual = AutoConfig.for_model(**given)
+            if "text_config" in given:
+                inner = usual.get_text_config().to_dict() | given["text_config"]
+                found[kind] = given | {"text_config": {k: v for k, v in inner.items() if not bookkeeping(k)}}
+                continue
+            found[kind] = {k: v for k, v in usual.to_diff_dict().items() if not bookkeeping(k)} | given
     return dict(sorted(found.items()))
 
 
@@ -71,6 +75,8 @@ GROUPED = re.compile(r"(linear_num_(key|value)_heads|index_n_heads|num_global_ke
 
 def drawn(base: dict, rng: random.Random, alike: bool = False) -> dict:
     "A config like another one, with other numbers and patterns; alike: numbers that are equal in that one are so in this one"
+    if isinstance(base.get("text_config"), dict):
+        return base | {"text_config": drawn(base["text_config"], rng, alike)}
     config, has = dict(base), lambda names: next((n for n in names if isinstance(base.get(n), int)), None)
     pick = lambda key, *values: config.update({key: rng.choice(values)}) if key else None
     pick(has(LAYERS), 2, 3, 4, 5, 6, 8)

@@ -252,7 +252,7 @@ _COMMON = frozenset(  # entries that every class of transformers knows, older sp
     "is_encoder_decoder max_length model_max_length per_layer_config prefix pruned_heads quantization_config "
     "rope_parameters rope_scaling rope_theta partial_rotary_factor temperature tf_legacy_loss tie_encoder_decoder "
     "top_k top_p use_bfloat16 use_return_dict text_config vision_config audio_config decoder generator "
-    "max_new_tokens do_sample".split())
+    "max_new_tokens do_sample cross_attention_hidden_size".split())
 
 
 def unknown_names(record: ModelRecord, config: dict) -> list[str]:

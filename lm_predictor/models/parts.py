@@ -16,7 +16,7 @@ __all__ = ['TEXT', 'ELSEWHERE', 'architectures', 'language_of', 'language_part',
 
 # %% ../../nbs/models/02_parts.ipynb #aca5c917
 def architectures() -> dict:
-    "The table of model types: names, parts, sets, causal, images"
+    "The table of model types: names, parts, sets, says, causal, images"
     return read_json(shipped_directory() / "architectures.json")
 
 # %% ../../nbs/models/02_parts.ipynb #7a6205d7
@@ -61,7 +61,8 @@ def _inside(kind: str, config: dict, usual: str) -> tuple[dict, str]:
     others = f", without {' and '.join(left)}" if left else ""
     alone = f"the language model of {kind} alone{others}: figures and parameters are of its"
     if own:
-        return _inner(config, usual or kind), f"{alone} {own}"
+        more = architectures()["says"].get(kind)
+        return _inner(config, usual or kind), "; ".join(filter(None, [f"{alone} {own}", more]))
     if usual and "hidden_size" not in config:
         raise ModelError(_without_text(kind, config))
     if usual and kind not in architectures()["causal"]:  # older files have its entries at the top

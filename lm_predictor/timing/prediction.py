@@ -134,6 +134,24 @@ class Run:
         return self.interval and tuple(part * self.time_s for part in self.interval)
 
     @property
+    def first_token_s(self) -> float | None:
+        """From a request at an idle engine to its first token, in seconds, with what the request takes beside kernels.
+
+        None where nothing is timed or cached tokens are there, and for a framework whose requests were not measured.
+        """
+        from lm_predictor.timing.kernels.calibrated import first_token
+        w = self.workload
+        if not self.framework or not w.tokens or w.seq_len == 1 or w.cache_len:
+            return None
+        return first_token(self.framework, self.time_s - self.host_s, w.tokens)
+
+    @property
+    def first_token_interval_s(self) -> tuple[float, float] | None:
+        "Between which times 80 % of the measured first tokens are, in seconds"
+        from lm_predictor.timing.kernels.calibrated import FIRST_INTERVAL
+        return self.first_token_s and tuple(part * self.first_token_s for part in FIRST_INTERVAL)
+
+    @property
     def least_s(self) -> float:
         "What the roofline says of all kernels, in seconds; only after `.on(hardware)`"
         return math.fsum(k.count * (k.time_s if k.least_s is None else k.least_s) for k in self.kernels)
@@ -209,7 +227,9 @@ class Run:
             **({"quantization": self.quantization} if self.quantization else {}),
             **({"framework": self.framework, "host_s": self.host_s, "interval_s": self.interval_s,
                 "roofline_s": self.least_s}
-               if self.framework else {}), **rows,
+               if self.framework else {}),
+            **({"first_token_s": self.first_token_s, "first_token_interval_s": self.first_token_interval_s}
+               if self.first_token_s else {}), **rows,
             "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)
         }
 

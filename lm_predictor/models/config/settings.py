@@ -18,14 +18,15 @@ _BOOKKEEPING = frozenset(
     "initializer_range label2id name_or_path _name_or_path num_labels output_attentions output_hidden_states "
     "pad_token_id problem_type return_dict summary_activation summary_proj_to_labels summary_type summary_use_proj "
     "task_specific_params tie_word_embeddings token_type_ids torch_dtype torchscript transformers_version use_cache "
-    "ignore_keys_at_rope_validation sep_token_id cross_attention_hidden_size model_type rope_theta "
+    "ignore_keys_at_rope_validation sep_token_id model_type rope_theta "
     "experts_implementation attn_implementation tie_last_hidden_states".split())
 
 
 def bookkeeping(name: str) -> bool:
     "Whether a config attribute is about training, saving or generation alone, so that no forward costs more or less"
     dropped = name.endswith(("dropout", "pdrop", "dropout_prob", "layerdrop"))  # nothing, outside of training
-    return dropped or name in _BOOKKEEPING or name.startswith(("_", "base_model_", "keys_to_ignore"))
+    ids = name.endswith("_token_id")  # a number in a prompt
+    return dropped or ids or name in _BOOKKEEPING or name.startswith(("_", "base_model_", "keys_to_ignore"))
 
 # %% ../../../nbs/models/config/02_settings.ipynb #5e771a02
 def rope_kind(config: dict) -> str:

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['PRODUCT', 'BATCHED', 'POINTWISE', 'ROW', 'COPY', 'EXPANSION', 'WIDENING', 'UNLIKE', 'REDUCTION', 'ALIKE', 'OTHERS',
-           'PYTORCH', 'BESIDE_S', 'FRAMEWORKS', 'LAUNCH_S', 'DENSE', 'ROUTED', 'INTERVALS', 'TYPES', 'STREAMS',
-           'SIBLINGS', 'LATENTS', 'WIDER', 'law', 'kind_of', 'KernelFit', 'Calibration', 'calibration_from_dict',
-           'calibration', 'in_attention', 'launches', 'interval_of', 'kinds_of', 'runs', 'chosen', 'usual', 'in_step',
-           'bound_of', 'StepTimes', 'step_times', 'calibrated_rows']
+           'PYTORCH', 'BESIDE_S', 'FRAMEWORKS', 'LAUNCH_S', 'DENSE', 'ROUTED', 'INTERVALS', 'FIRST_S', 'FIRST_INTERVAL',
+           'TYPES', 'STREAMS', 'SIBLINGS', 'LATENTS', 'WIDER', 'law', 'kind_of', 'KernelFit', 'Calibration',
+           'calibration_from_dict', 'calibration', 'in_attention', 'launches', 'interval_of', 'first_token', 'kinds_of',
+           'runs', 'chosen', 'usual', 'in_step', 'bound_of', 'StepTimes', 'step_times', 'calibrated_rows']
 
 # %% ../../../nbs/timing/kernels/01_calibrated.ipynb #4889aba3
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -208,6 +209,20 @@ def _framework(name: str) -> str:
     plain = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "torch": PYTORCH}.get(plain, plain)
     if plain in FRAMEWORKS: return plain
     raise HardwareError(f"unknown framework {str(name)[:40]!r}; known: {', '.join(FRAMEWORKS)}")
+
+# %% ../../../nbs/timing/kernels/01_calibrated.ipynb #5784375d
+FIRST_S = {"vllm": ((512, 4.6e-3), (math.inf, 13.5e-3))}
+"""Framework -> (up to so many tokens of a prompt, seconds of its request beside its kernels, at an idle engine).
+
+Measured of vLLM 0.24 on an H100 and an H200 whose hosts have 16 processors: `nbs/in_vllm.ipynb`."""
+
+FIRST_INTERVAL = (0.69, 1.49)  # 80 % of first tokens, with the medians of other models: `nbs/in_vllm.ipynb`
+
+
+def first_token(framework: str, kernels_s: float, tokens: int) -> float | None:
+    "Seconds from a request at an idle engine to its first token; None where a framework's requests were not measured"
+    rows = FIRST_S.get(framework, ())
+    return next((kernels_s + beside for most, beside in rows if tokens <= most), None)
 
 # %% ../../../nbs/timing/kernels/01_calibrated.ipynb #faa75f61
 TYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp4": "nvfp4"}  # a device's type -> that of the tables

@@ -26,6 +26,7 @@ def as_markdown(run) -> str:
         beside = f", {run.host_s:.4g} s of it beside the kernels of {run.framework}"
         held = beside if run.framework else ""
         sums.append(f"time {how}{t.time_s:.4g} s{rate}{held}")
+        sums += [f"first token at an idle engine {run.first_token_s:.4g} s"] if run.first_token_s else []
     said = [f"not counted: {o} ({at})" for o, at in run.uncounted] + [f"note: {n}" for n in run.notes]
     timed, header = ("time (s) | bound | ", "--:|---|") if device else ("", "")
     times = lambda k: f"{k.time_s:.3g} | {k.bound} | " if device else ""

@@ -5,6 +5,7 @@
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de03
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import random
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from ...formula.caches import registered
-from ...models.config.attributes import LAYERS, SYMBOLIC, text_config
+from ...models.config.attributes import LAYERS, NESTED, SYMBOLIC, text_config
 from ...models.sources.hub import quiet
 from ...models.config.kinds import RULES, stated
 from ...models.config.settings import bookkeeping
@@ -100,6 +101,7 @@ class Pattern:
     config: object  # of transformers
     kinds: list     # the layers of each kind
     columns: tuple  # see models.kinds.stated
+    whole: object = None  # the config that has this one inside, for its language model
 
     @property
     def every(self) -> list[tuple]:
@@ -201,6 +203,15 @@ def _made(config, changes: dict, many: int):
             given[whole] = {**given.get(whole, {}), part: value} if part else value
     return type(config)(**{**entries, **given, layers_name(config): many})
 
+# %% ../../../nbs/tracing/config/01_counted.ipynb #1d00f962
+def _within(outer, inner):
+    "The config of a whole with another config of its language model; that one itself where there is no whole"
+    if outer is None:
+        return inner
+    found = copy.copy(outer)
+    setattr(found, next(n for n in NESTED if getattr(outer, n, None) is text_config(outer)), inner)
+    return found
+
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de10
 MANY = (3, 5, 7, 11)  # numbers of layers at which a pattern is tried
 _TRIES, _DRAWS = 40, 100  # configs that are built, and those that are drawn for each: some entries fit no known kinds
@@ -214,8 +225,7 @@ def _holds(pattern: Pattern, many: int, given: bool, own: list, rng: random.Rand
         if drawn is None:
             return None
         try:
-            made = _made(pattern.config, drawn[0], many)
-            now = layer_keys(made)
+            now = layer_keys(_within(pattern.whole, _made(pattern.config, drawn[0], many)))
         except Exception:  # a config class and a constructor refuse in many ways
             continue
         alike = [own[pattern.kinds[k][0]] for k in drawn[1]]
@@ -387,20 +397,21 @@ def _stated(pattern: Pattern, own: list) -> dict:
 _found: dict = registered({})  # a config as text -> what is found of it
 
 
-def _counted(config, kinds: list) -> dict:
+def _counted(outer, kinds: list) -> dict:
+    config = text_config(outer)
     many, whole = layer_count(config), plain(config)
     lists = {n: list(v) for n, v in per_layer(config, many).items()}
     other = [v for rows in lists.values() for v in rows if not isinstance(v, (str, int, float, type(None)))]
-    if text_config(config) is not config or whole.get("per_layer_config") or other:
+    if whole.get("per_layer_config") or other:
         return {}
     try:
-        usual, own = plain(type(config)()), layer_keys(config)
+        usual, own = plain(type(config)()), layer_keys(outer)
     except Exception:  # a class that cannot be built without arguments
         return {}
     stating = list(_columns_of(config, lists, whole, usual))
     for more in _beside(config, whole, lists, usual, many):
         for columns in itertools.product(*stating):
-            pattern = Pattern(config, kinds, (*columns, *more))
+            pattern = Pattern(config, kinds, (*columns, *more), None if config is outer else outer)
             if pattern.tells_apart() and _proven(pattern, own):
                 return _stated(pattern, own)
     return {}

@@ -141,10 +141,12 @@ def class_keys(config_class) -> tuple[str, ...]:
 def plain(config) -> dict:
     """A transformers config as a dictionary of JSON types, with the language model's entries at the top.
 
-    Lists with one entry per layer that its class computes are among them.
+    Lists with one entry per layer that its class computes are among them. Whether embeddings are tied is what the whole
+    says of that: its part for language says it in its own place.
     """
-    layers = layer_count(config)
+    layers, tie = layer_count(config), "tie_word_embeddings"
     whole = flat(config.to_dict()) | text_config(config).to_dict() | (per_layer(config, layers) if layers else {})
+    whole |= {tie: config.to_dict()[tie]} if tie in config.to_dict() else {}
     return json.loads(json.dumps(whole | {"model_type": config.model_type}, default=str))
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #6351290d

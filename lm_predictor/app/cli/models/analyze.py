@@ -100,6 +100,10 @@ def _time_lines(run) -> list[list[str]]:
         said = f"80 % within {within}; " if within else "an estimate, without an interval; "
         said += f"as {run.framework}, {host} of it beside the kernels; roofline {least}"
     lines, device = [[f"time {seconds(run.time_s)} ({digits(run.tokens_per_s)} tokens/s): {said}"]], run.hardware
+    if first := run.first_token_s:
+        beside, within = seconds(first - run.time_s + run.host_s), " to ".join(map(seconds, run.first_token_interval_s))
+        lines.append([f"first token of a request to an idle {run.framework} {seconds(first)}: 80 % within {within}; "
+                      f"{beside} of it beside the kernels, as measured on two hosts"])
     if not run.fits:
         needed, held = apart(run.memory_bytes, device.memory_bytes, "B")
         lines.append([f"does not fit: weights and cache need {needed}, {device.title} has {held}"])

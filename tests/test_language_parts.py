@@ -1,0 +1,80 @@
+"The language models inside of models that see: which are answered, of what parts, with the figures of their classes"
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from lm_predictor import analyze
+from lm_predictor.models.config.settings import bookkeeping
+from lm_predictor.models.parts import architectures, language_part
+from lm_predictor.models.sources.loading import full_config
+from lm_predictor.obtain.confirm import built_parameters
+from lm_predictor.verification.runs.counter import torch_matmul_flops
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+vision = importlib.import_module("vision")
+
+REFUSED = {  # type -> why no record of its language part ships
+    "blip": "runs on images alone", "idefics": "runs on images alone", "pix2struct": "runs on images alone",
+    "pp_formulanet": "runs on images alone", "udop": "runs on the places of words", "t5gemma2": "an encoder and a decoder",
+    "diffusion_gemma": "draws the tokens that it denoises", "glm5_next": "a loop over chunks that asks for sizes",
+    "qwen4_exp": "looks for tokens by their data", "step3p7": "a loop over the experts that are hit",
+    "inkling2": "traced, but its record is too large to ship"}
+
+
+@pytest.mark.parametrize("kind", architectures()["images"])
+def test_each_type_is_answered_by_its_language_part(kind):
+    assert bool(vision.answered(kind)) == (kind in REFUSED)
+
+
+def test_what_a_whole_makes_of_its_part():
+    "The table says what the class of a whole sets in its language model, where that is a causal type's"
+    from transformers import CONFIG_MAPPING
+    table, found = architectures(), {}
+    inside = {kind: part for kind, part in table["parts"].items() if part in table["causal"]}
+    for kind, part in inside.items():
+        made = CONFIG_MAPPING[kind](text_config={"model_type": part}).get_text_config().to_dict()
+        usual = CONFIG_MAPPING[part]().to_dict() | {"num_image_tokens": made.get("num_image_tokens")}  # no layer reads it
+        found[kind] = {n: v for n, v in made.items() if v != usual[n] and not bookkeeping(n)}
+    assert len(found) > 50
+    assert {kind: row for kind, row in found.items() if row} == {"paligemma": table["sets"]["paligemma"]}
+
+
+TEXT = {"hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 768,
+        "vocab_size": 3000}
+EXPERTS = {**TEXT, "head_dim": 128, "moe_intermediate_size": 256, "num_experts_per_tok": 4}
+HALF = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12], "partial_rotary_factor": 0.5}
+WHOLE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+CONFIGS = {
+    "mllama": {**TEXT, "num_hidden_layers": 7, "cross_attention_layers": [1, 4], "vocab_size": 128256},
+    "glm4v": {**TEXT, "num_hidden_layers": 5, "rope_parameters": HALF},
+    "glm4v_moe": {**EXPERTS, "num_hidden_layers": 6, "first_k_dense_replace": 3, "n_routed_experts": 16,
+                  "rope_parameters": HALF},
+    "qwen2_5_omni_thinker": {**TEXT, "num_hidden_layers": 3, "rope_parameters": WHOLE},
+    "qwen3_omni_moe_thinker": {**EXPERTS, "num_hidden_layers": 4, "num_experts": 32, "rope_parameters": WHOLE},
+    "paligemma": {**TEXT, "model_type": "gemma2", "num_hidden_layers": 4, "head_dim": 64},
+    "ernie4_5_vl_moe": {**TEXT, "num_hidden_layers": 4, "moe_num_experts": 16, "moe_intermediate_size": [1536, 512],
+                        "mlp_layer_types": ["dense", "dense", "sparse", "sparse"]},
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_another_size_has_the_figures_of_its_class(kind):
+    "Parameters as transformers builds them, FLOPs as torch counts them, over a prompt and over cached tokens"
+    config = {"model_type": kind, "text_config": CONFIGS[kind], "vision_config": {}}
+    cost, full = analyze(config, trace=False), full_config(language_part(config)[0])
+    assert cost.parameters == built_parameters(full)
+    workloads = [(2, 9, 0), (3, 1, 17)]  # sequences, new and cached tokens
+    for (batch, new, cached), counted in zip(workloads, torch_matmul_flops(full, workloads)):
+        run = cost.at(batch_size=batch, seq_len=new, cache_len=cached, execution="eager")
+        assert run.totals.matmul_flops == counted
+
+
+def test_paligemma_says_which_attention_it_has():
+    "Its class asks for attention both ways, which its processor's marks make; on token ids alone it is that of Gemma"
+    gemma = {**TEXT, "model_type": "gemma", "num_hidden_layers": 2, "head_dim": 64, "num_key_value_heads": 1}
+    seeing = analyze({"model_type": "paligemma", "text_config": gemma, "vision_config": {}}, trace=False)
+    flops = lambda cost: cost.at(seq_len=100, execution="flash").totals.matmul_flops
+    assert flops(seeing) == flops(analyze(gemma, trace=False)) and seeing.record.settings["use_bidirectional_attention"]
+    assert any("see each other both ways" in note for note in seeing.notes)
