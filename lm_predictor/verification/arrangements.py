@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
 
+from ..models.config.attributes import text_config
 from ..models.config.kinds import count_symbol, layers_by_kind
 from ..records.cases import Case
 from ..records.graph import Graph
 from ..records.model import ModelRecord
-from ..tracing.config.counted import MANY, Pattern, drawn_layers, layer_keys, _made
+from ..tracing.config.counted import MANY, Pattern, drawn_layers, layer_keys, _made, _within
 from ..tracing.config.reads import plain
 from ..tracing.runtime.building import defaults
 from .runs.numbers import BYTES, config_sizes, workload_sizes
@@ -71,8 +72,9 @@ def arrangements(pattern: Pattern) -> dict[tuple, list]:
 
 def pattern_of(record: ModelRecord, config) -> Pattern:
     "The pattern of a record whose layers are counted, in a config of transformers that it is about"
-    kinds = layers_by_kind(plain(config), record.layers)
-    return Pattern(config, [kind for kind in kinds if kind], tuple(record.layers["columns"]))
+    kinds, inner = layers_by_kind(plain(config), record.layers), text_config(config)
+    whole = None if inner is config else config
+    return Pattern(inner, [kind for kind in kinds if kind], tuple(record.layers["columns"]), whole)
 
 # %% ../../nbs/verification/06_arrangements.ipynb #1ed74059
 def arranged_difference(record: ModelRecord, config, numbers: dict, kinds: list) -> str:
@@ -105,7 +107,8 @@ def arrangement_sets(record: ModelRecord, config, numbers: dict) -> list[list[in
     for those, rows in arrangements(pattern).items():
         try:
             with defaults():
-                made = [(_made(config, changes, many), kinds) for changes, many, kinds in rows]
+                made = [(_within(pattern.whole, _made(pattern.config, changes, many)), kinds)
+                        for changes, many, kinds in rows]
                 if all(alike(m, kinds) and not arranged_difference(record, m, numbers, kinds) for m, kinds in made):
                     found.append(list(those))
         except Exception:  # a class or its code refuses such layers in many ways

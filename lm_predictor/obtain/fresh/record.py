@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import math
 from dataclasses import replace
@@ -240,18 +239,13 @@ def weighed(record: ModelRecord, full) -> list[tuple[dict, int, int]]:
     import torch
     from lm_predictor.tracing.config.reads import plain
     from lm_predictor.tracing.runtime.building import build, defaults
-    from lm_predictor.verification.runs.reference_run import BYTES, weigh
+    from lm_predictor.verification.runs.reference_run import BYTES, ties, weigh, with_ties
     values, rows = symbol_values(record, plain(full)) | BYTES, []
-    rule = record.symbols.get(TIE, {}).get("tied", {"whole": True, "part": None})  # None: it does not decide
-    where = {"whole": lambda config: config, "part": lambda config: config.get_text_config(decoder=True)}
-    deciding = lambda config: [where[n](config) for n in where if rule[n] is not None]
-    own = any(getattr(c, TIE, False) for c in deciding(full))
+    own = ties(record, full)
     for turned in (False, True):
-        config = copy.deepcopy(full)
-        for part in deciding(config) if turned else ():
-            setattr(part, TIE, not own)
+        config = with_ties(record, full, bool(own) != turned)
         with contextlib.suppress(Exception), torch.device("meta"), defaults():
-            rows.append((values | {TIE: int(own != turned)}, *weigh(build(config))))
+            rows.append((values | {TIE: int(bool(own) != turned)}, *weigh(build(config))))
     return rows
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #305d2003

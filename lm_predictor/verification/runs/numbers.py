@@ -172,16 +172,17 @@ def workload_sizes(
     conditions = [
         c for c in record.conditions_of(case) if c.names <= values.keys() | {"batch_size", "seq_len", "cache_len"}
     ]
-    limits = [
+    edges = [
         f.evaluate(values)
         for c in conditions
         for f in (c.left, c.right)
         if f.names <= values.keys() and not c.names <= values.keys()
     ]
-    around = [(1, 2 * int(n) + 2) for n in limits if n > 1]
+    around = [(1, 2 * int(n) + 2) for n in edges if n > 1]
+    batch = max(2, limits(conditions).get("batch_size", (2, None))[0])
     for low, high in [scale] * 40 + around * 40 + [(1, 9), (2, 60), (60, 700), (700, 9000)] * 40:
         sizes = {
-            "batch_size": rng.randrange(2, 7), "seq_len": rng.randrange(max(low, 2), high + 2),
+            "batch_size": rng.randrange(batch, batch + 5), "seq_len": rng.randrange(max(low, 2), high + 2),
             "cache_len": rng.randrange(low, high + 2)
         } | Case.parse(case).fixed
         sizes = moved([c for c in conditions if c.relation == "=="], sizes)

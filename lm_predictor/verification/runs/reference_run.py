@@ -32,9 +32,9 @@ from ...tracing.runtime.forward import Runnable, shown_modules
 from ...tracing.runtime.layers import layer_count
 
 # %% auto #0
-__all__ = ['MUCH', 'TOO_MUCH', 'EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'built_numbers', 'sheet_of_run',
-           'Evidence', 'sized', 'weigh', 'module_rows', 'run_alone', 'Twin', 'evenly', 'other_sizes', 'collect',
-           'collect_alone']
+__all__ = ['TIE', 'MUCH', 'TOO_MUCH', 'EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'built_numbers', 'sheet_of_run',
+           'Evidence', 'sized', 'ties', 'with_ties', 'weigh', 'module_rows', 'run_alone', 'Twin', 'evenly',
+           'other_sizes', 'collect', 'collect_alone']
 
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #2e9d72b7
 def number(x) -> int | Fraction:
@@ -148,6 +148,29 @@ def sized(config, values: dict):
     if isinstance(padding, int) and isinstance(words, int) and padding >= words:  # a vocabulary has its padding token
         set_attribute(cut, "pad_token_id", words - 1)
     return cut
+
+# %% ../../../nbs/verification/runs/01_reference_run.ipynb #d2e10dfa
+TIE = "tie_word_embeddings"
+
+
+def _deciding(record: ModelRecord, config) -> list:
+    "The configs that decide whether a model ties its embeddings: its own, that of its part for language, or both"
+    rule = record.symbols.get(TIE, {}).get("tied", {"whole": True, "part": None})  # None: it does not decide
+    configs = {"whole": config, "part": config.get_text_config(decoder=True) if rule["part"] is not None else None}
+    return [c for name, c in configs.items() if rule[name] is not None]
+
+
+def ties(record: ModelRecord, config) -> int:
+    "Whether a config of a record ties the embeddings of its model"
+    return int(any(getattr(c, TIE, False) for c in _deciding(record, config)))
+
+
+def with_ties(record: ModelRecord, config, tied: bool):
+    "A copy of a config whose embeddings are tied or not"
+    config = copy.deepcopy(config)
+    for part in _deciding(record, config):
+        setattr(part, TIE, tied)
+    return config
 
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #53d4fd45
 def weigh(model) -> tuple[int, int]:
@@ -382,11 +405,10 @@ def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline:
     runs: dict[str, list] = {}
     twin = Twin(record, config, values)
     rows = module_rows(twin.whole, twin.runnable.names, twin.runnable.kinds)
-    own = int(bool(getattr(config, "tie_word_embeddings", False)))
+    own = ties(record, config)
     found = [(values | BYTES | {"tie_word_embeddings": own}, *twin.weights, rows)]
     if edges and hold(record.conditions, values | {"tie_word_embeddings": 1 - own}):
-        turned = sized(config, values)
-        turned.tie_word_embeddings = not own
+        turned = with_ties(record, sized(config, values), not own)
         with torch.device("meta"), defaults():
             found.append((values | BYTES | {"tie_word_embeddings": 1 - own}, *weigh(build(turned)), rows))
     for case in record.cases:
