@@ -31,7 +31,7 @@ from .hardware import Hardware, compute_dtype, load_hardware
 from .views.layers import LayerRow, layer_rows, sorted_tree
 from .views.markdown import as_markdown
 from .kernels.roofline import kernel_time
-from .kernels.work import times_of, work_of
+from .kernels.work import first_token_of, times_of, work_of
 
 # %% auto #0
 __all__ = ['KernelRow', 'Totals', 'left_out', 'Run', 'kernel_row', 'notes_of', 'ModelCost']
@@ -103,6 +103,7 @@ class Run:
     framework: str = ""  # whose measured kernels time it; empty: the roofline does
     host_s: float = 0.0  # of every step, what it takes beside its kernels
     interval: tuple | None = None  # between which parts of the time 80 % of the measured ones are
+    first_token_s = property(first_token_of)
 
     def on(self, hardware, framework: str | None = None) -> Run:
         """The same run with times: a Hardware, a name, an alias or the path of a device file.
@@ -132,24 +133,6 @@ class Run:
     def interval_s(self) -> tuple[float, float] | None:
         "Between which times 80 % of the measured ones are, in seconds; None where the device is not calibrated"
         return self.interval and tuple(part * self.time_s for part in self.interval)
-
-    @property
-    def first_token_s(self) -> float | None:
-        """From a request at an idle engine to its first token, in seconds, with what the request takes beside kernels.
-
-        None where nothing is timed or cached tokens are there, and for a framework whose requests were not measured.
-        """
-        from lm_predictor.timing.kernels.calibrated import first_token
-        w = self.workload
-        if not self.framework or not w.tokens or w.seq_len == 1 or w.cache_len:
-            return None
-        return first_token(self.framework, self.time_s - self.host_s, w.tokens)
-
-    @property
-    def first_token_interval_s(self) -> tuple[float, float] | None:
-        "Between which times 80 % of the measured first tokens are, in seconds"
-        from lm_predictor.timing.kernels.calibrated import FIRST_INTERVAL
-        return self.first_token_s and tuple(part * self.first_token_s for part in FIRST_INTERVAL)
 
     @property
     def least_s(self) -> float:
@@ -226,10 +209,8 @@ class Run:
             },
             **({"quantization": self.quantization} if self.quantization else {}),
             **({"framework": self.framework, "host_s": self.host_s, "interval_s": self.interval_s,
-                "roofline_s": self.least_s}
-               if self.framework else {}),
-            **({"first_token_s": self.first_token_s, "first_token_interval_s": self.first_token_interval_s}
-               if self.first_token_s else {}), **rows,
+                "roofline_s": self.least_s, "first_token_s": self.first_token_s}
+               if self.framework else {}), **rows,
             "uncounted": [{"operator": o, "where": at} for o, at in self.uncounted], "notes": list(self.notes)
         }
 
@@ -248,8 +229,7 @@ class Run:
         timed += f" with {self.framework}" * bool(self.framework)
         return f"Run({self.model!r}, {self.workload}, {self.execution}: {len(self.kernels)} kernels, {totals}{timed})"
 
-    def _repr_markdown_(self) -> str:
-        return as_markdown(self)
+    def _repr_markdown_(self) -> str: return as_markdown(self)
 
 # %% ../../nbs/timing/01_prediction.ipynb #50a106b7
 def kernel_row(graph: Graph, kernel: DeviceKernel, path: str, values: dict) -> KernelRow:

@@ -219,10 +219,15 @@ Measured of vLLM 0.24 on an H100 and an H200 whose hosts have 16 processors: `nb
 FIRST_INTERVAL = (0.69, 1.49)  # 80 % of first tokens, with the medians of other models: `nbs/in_vllm.ipynb`
 
 
-def first_token(framework: str, kernels_s: float, tokens: int) -> float | None:
-    "Seconds from a request at an idle engine to its first token; None where a framework's requests were not measured"
-    rows = FIRST_S.get(framework, ())
-    return next((kernels_s + beside for most, beside in rows if tokens <= most), None)
+def first_token(run) -> float | None:
+    """Seconds from a request at an idle engine to its first token, of a run that is timed.
+
+    None over cached tokens, and for a framework whose requests were not measured.
+    """
+    w, rows = run.workload, FIRST_S.get(run.framework, ())
+    if not w.tokens or w.seq_len == 1 or w.cache_len:
+        return None
+    return next((run.time_s - run.host_s + beside for most, beside in rows if w.tokens <= most), None)
 
 # %% ../../../nbs/timing/kernels/01_calibrated.ipynb #faa75f61
 TYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp4": "nvfp4"}  # a device's type -> that of the tables

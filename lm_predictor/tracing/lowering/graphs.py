@@ -395,16 +395,14 @@ def _never_run(trace: ModelTrace):
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #b4c7015e
 def _ties_of(config, model) -> dict:
     "Which of a whole and its part for language ties the embeddings, as `tied`; empty for a config without parts"
-    part = _part_of(config)
-    if not part:
+    if not (part := _part_of(config)):
         return {}
     made = lambda inner, **whole: bool(getattr(type(config)(**{part: inner}, **whole), "tie_word_embeddings", False))
-    off = {"tie_word_embeddings": False}
+    off, on = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
     try:
-        if type(model.config) is type(inside := getattr(config, part)):  # the whole is not built, and ties nothing
-            return {"tied": {"whole": None, "part": bool(type(inside)().tie_word_embeddings)}}
-        own = made({}, **off) if made({"tie_word_embeddings": True}, **off) else None
-        return {"tied": {"whole": made(off), "part": own}}
+        if type(model.config) is (inside := type(getattr(config, part))):  # the whole is not built, and ties nothing
+            return {"tied": {"whole": None, "part": bool(inside().tie_word_embeddings)}}
+        return {"tied": {"whole": made(off), "part": made({}, **off) if made(on, **off) else None}}
     except Exception:  # a few config classes cannot be built without arguments
         return {}
 

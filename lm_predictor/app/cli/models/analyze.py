@@ -101,7 +101,9 @@ def _time_lines(run) -> list[list[str]]:
         said += f"as {run.framework}, {host} of it beside the kernels; roofline {least}"
     lines, device = [[f"time {seconds(run.time_s)} ({digits(run.tokens_per_s)} tokens/s): {said}"]], run.hardware
     if first := run.first_token_s:
-        beside, within = seconds(first - run.time_s + run.host_s), " to ".join(map(seconds, run.first_token_interval_s))
+        from lm_predictor.timing.kernels.calibrated import FIRST_INTERVAL
+        beside = seconds(first - run.time_s + run.host_s)
+        within = " to ".join(seconds(part * first) for part in FIRST_INTERVAL)
         lines.append([f"first token of a request to an idle {run.framework} {seconds(first)}: 80 % within {within}; "
                       f"{beside} of it beside the kernels, as measured on two hosts"])
     if not run.fits:
