@@ -74,9 +74,9 @@ _NAMED = {
     "properties": {
         "names": {"type": "array", "items": _TEXT, "minItems": 1}, "default": {"type": ["integer", "null"]},
         "derived": {"type": "boolean"},
-        "tied": {  # what a whole has by default, and its part for language; null where the part decides nothing
+        "tied": {  # what a whole has by default, and its part for language; null where one decides nothing
             "type": "object", "required": ["whole", "part"], "additionalProperties": False,
-            "properties": {"whole": {"type": "boolean"}, "part": {"type": ["boolean", "null"]}}
+            "properties": {"whole": {"type": ["boolean", "null"]}, "part": {"type": ["boolean", "null"]}}
         },
         "computed": {
             "type": "object", "required": ["formula", "defaults", "always"], "additionalProperties": False,

@@ -11,10 +11,11 @@ import math
 from dataclasses import replace
 
 from ...records.storage.files import model_path
-from ...models.config.attributes import flat
+from ...models.config.attributes import NESTED, flat
 from ...models.sources.hub import quiet
 from ...models.sources.loading import full_config
 from ...models.matching import fits, note_given, symbol_values
+from ...tracing.config.ties import TIE, ties, with_ties
 from ...formula.language import parse
 from ...models.config.settings import bookkeeping, config_value
 from ...models.sources.remote_code import TRACE_EXTRA, missing_package, where_raised
@@ -24,7 +25,7 @@ from ...records.model import ModelRecord, record_from_json, record_to_json
 from ...records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['TIE', 'note_parts', 'note_computed', 'note_taken', 'note_unkept', 'untraceable', 'fit_own_config', 'NoFunctions',
+__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'untraceable', 'fit_own_config', 'NoFunctions',
            'with_functions', 'weighed', 'weights_check', 'with_shared_weights', 'traced', 'verification']
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #72a80861
@@ -136,13 +137,19 @@ def _misread(record: ModelRecord, config: dict) -> dict:
     return {}
 
 
+def _stating(config: dict, key: str, value) -> dict:
+    "A copy of a config that states an entry of its language model, in the part for language where it has one"
+    place = next((n for n in NESTED if isinstance(config.get(n), dict)), "")
+    return config | ({place: {**config[place], key: value}} if place else {key: value})
+
+
 def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:
     "A copy of a record that knows entries which its class takes and does not keep, where a config has none of them"
     whole = flat(full_config(config).to_dict())
     count = whole.get("num_hidden_layers") or 1
     for key in sorted(record.keys - config.keys() - whole.keys() - record.settings.keys()):
-        tried = ({**config, key: v} for v in (1, 2, 3, 7, True, False, [0] * count, [1] * count))
-        wrong = [(c[key], flat(made)) for c in tried if (made := _misread(record, c))]
+        tried = ((v, _stating(config, key, v)) for v in (1, 2, 3, 7, True, False, [0] * count, [1] * count))
+        wrong = [(v, flat(made)) for v, c in tried if (made := _misread(record, c))]
         became = lambda about: all(config_value(w, about["names"]) == v for v, w in wrong)
         was = lambda about: any(config_value(whole, about["names"]) == v for v, _ in wrong)
         names = [s for s, about in record.symbols.items() if became(about) and not was(about)]
@@ -231,15 +238,12 @@ def with_functions(record: ModelRecord) -> ModelRecord:
     return replace(record, id=f"{record.id.rpartition('-')[0]}-{digest}", functions=ran)
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #305d2002
-TIE = "tie_word_embeddings"
-
-
 def weighed(record: ModelRecord, full) -> list[tuple[dict, int, int]]:
     "A config's whole model and the one tied the other way: symbols, number of weights, bytes. Not what cannot be built"
     import torch
     from lm_predictor.tracing.config.reads import plain
     from lm_predictor.tracing.runtime.building import build, defaults
-    from lm_predictor.verification.runs.reference_run import BYTES, ties, weigh, with_ties
+    from lm_predictor.verification.runs.reference_run import BYTES, weigh
     values, rows = symbol_values(record, plain(full)) | BYTES, []
     own = ties(record, full)
     for turned in (False, True):

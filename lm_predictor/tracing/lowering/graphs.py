@@ -19,7 +19,7 @@ from ...cost.rules.operators import reached_experts
 from ...formula.tree import Formula
 from ...formula.language import parse, parse_condition, total
 from ...formula.symbolic import from_sympy
-from ...models.config.attributes import NESTED, canonical, flat, text_config, window_of
+from ...models.config.attributes import canonical, flat, text_config, window_of
 from ...models.config.kinds import count_symbol
 from ...records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ...records.model import ModelRecord
@@ -32,6 +32,7 @@ from ..runtime.masks import kept_pairs, pairs_formula
 from ..runtime.quirks import Need, quirk
 from ..recording.recorder import Call, Op, Recorder, TraceError, distinct, shown_file, statement_at
 from ..config.reads import class_keys, copied_names, inner_names, settings_of
+from ..config.ties import TIE, part_of, says_tied, ties_of
 from ..roads.symbolic import Form, ModelTrace
 from ...records.cases import Case
 
@@ -146,7 +147,7 @@ def _place(path: str, names: dict) -> tuple:
 def _tied(trace: ModelTrace):
     "The weights of the embedding where `tie_word_embeddings` makes them those of the head, too; else None"
     head, embedding = trace.model.get_output_embeddings(), trace.model.get_input_embeddings()
-    stated = flat(trace.config.to_dict()).get("tie_word_embeddings")
+    stated = says_tied(trace.config, trace.model)
     can_be = getattr(trace.model, "_tied_weights_keys", None) and all(hasattr(m, "weight") for m in (head, embedding))
     if stated is None or not can_be:
         return None
@@ -163,7 +164,7 @@ def weights_and_modules(trace: ModelTrace, write: Writer) -> tuple:
     model = trace.model
     counts, sizes, modules, seen = [], [], [], set()
     head, tied = model.get_output_embeddings(), _tied(trace)
-    untied = 1 - parse("tie_word_embeddings")
+    untied = 1 - parse(TIE)
     chosen = {id(p) for n, p in model.named_parameters(remove_duplicate=False) if n in _keys_tied(model)}
     for path, module in shown_modules(model):
         shown, times = _place(path, trace.names)
@@ -311,18 +312,12 @@ def _all_layers(trace: ModelTrace) -> list[str]:
     return [f"num_layers == {many}"] if many else []
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #8c5a3d25
-def _part_of(config) -> str:
-    "The name of the config inside a config that is its language model's; empty where it has none"
-    inside = text_config(config)
-    return "" if inside is config else next((n for n in NESTED if getattr(config, n, None) is inside), "")
-
-
 def config_defaults(config) -> dict:
     "What the config class of a config holds when nothing is given"
     try:
         return type(config)().to_dict()
     except Exception:  # a few config classes cannot be built without arguments
-        part = _part_of(config)
+        part = part_of(config)
         stated = getattr(type(config), "__dataclass_fields__", {})
         own = {n: f.default for n, f in stated.items() if type(f.default) in (bool, int)}
         return {**own, part: config_defaults(text_config(config))} if part else {}
@@ -393,35 +388,21 @@ def _never_run(trace: ModelTrace):
             yield f"{path} is left out, with its weights: token ids do not run it, and {part.why}"
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #b4c7015e
-def _ties_of(config, model) -> dict:
-    "Which of a whole and its part for language ties the embeddings, as `tied`; empty for a config without parts"
-    if not (part := _part_of(config)):
-        return {}
-    made = lambda inner, **whole: bool(getattr(type(config)(**{part: inner}, **whole), "tie_word_embeddings", False))
-    off, on = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
-    try:
-        if type(model.config) is (inside := type(getattr(config, part))):  # the whole is not built, and ties nothing
-            return {"tied": {"whole": None, "part": bool(inside().tie_word_embeddings)}}
-        return {"tied": {"whole": made(off), "part": made({}, **off) if made(on, **off) else None}}
-    except Exception:  # a few config classes cannot be built without arguments
-        return {}
-
-
 def _symbols_of(trace: ModelTrace, base: dict) -> dict:
     "The symbols of a record, with the names and defaults of each; base: what the config class holds, flat"
     config, mixed, stack = trace.config, trace.mixed, layers_name(trace.config)
-    own, symbols, tie = getattr(text_config(config), "attribute_map", {}), {}, "tie_word_embeddings"
-    for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), tie):
+    own, symbols = getattr(text_config(config), "attribute_map", {}), {}
+    for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), TIE):
         names = list(dict.fromkeys([name, own.get(name, name)]))
         default = next((base[n] for n in names if n in base), None)
-        absent = 0 if name == tie else None
+        absent = 0 if name == TIE else None
         default = int(default) if isinstance(default, (int, bool)) else absent
         symbols[canonical(name)] = {"names": names, "default": default}
     if _heads_alike(text_config(config)) and "num_kv_heads" in symbols:
         symbols["num_kv_heads"]["default"] = None  # which stands for as many
     if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
         symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
-    return symbols | {tie: symbols[tie] | _ties_of(config, trace.model)}
+    return symbols | {TIE: symbols[TIE] | ties_of(config, trace.model)}
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #812502f9
 def _names_of(config) -> dict:

@@ -27,14 +27,15 @@ from ...tracing.recording.shapes import KnownShapes
 from ...records.cases import Case
 from .numbers import BYTES, Sheet, config_sizes, hold, samples, workload_sizes
 from ...tracing.recording.recorder import Call, Op, recording
+from ...tracing.config.ties import TIE, ties, with_ties
 from ...tracing.runtime.building import build, constructor_arguments, default_dtype, defaults
 from ...tracing.runtime.forward import Runnable, shown_modules
 from ...tracing.runtime.layers import layer_count
 
 # %% auto #0
-__all__ = ['TIE', 'MUCH', 'TOO_MUCH', 'EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'built_numbers', 'sheet_of_run',
-           'Evidence', 'sized', 'ties', 'with_ties', 'weigh', 'module_rows', 'run_alone', 'Twin', 'evenly',
-           'other_sizes', 'collect', 'collect_alone']
+__all__ = ['MUCH', 'TOO_MUCH', 'EDGES', 'SCALES', 'PATIENCE', 'number', 'storage_bytes', 'built_numbers', 'sheet_of_run',
+           'Evidence', 'sized', 'weigh', 'module_rows', 'run_alone', 'Twin', 'evenly', 'other_sizes', 'collect',
+           'collect_alone']
 
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #2e9d72b7
 def number(x) -> int | Fraction:
@@ -148,29 +149,6 @@ def sized(config, values: dict):
     if isinstance(padding, int) and isinstance(words, int) and padding >= words:  # a vocabulary has its padding token
         set_attribute(cut, "pad_token_id", words - 1)
     return cut
-
-# %% ../../../nbs/verification/runs/01_reference_run.ipynb #d2e10dfa
-TIE = "tie_word_embeddings"
-
-
-def _deciding(record: ModelRecord, config) -> list:
-    "The configs that decide whether a model ties its embeddings: its own, that of its part for language, or both"
-    rule = record.symbols.get(TIE, {}).get("tied", {"whole": True, "part": None})  # None: it does not decide
-    configs = {"whole": config, "part": config.get_text_config(decoder=True) if rule["part"] is not None else None}
-    return [c for name, c in configs.items() if rule[name] is not None]
-
-
-def ties(record: ModelRecord, config) -> int:
-    "Whether a config of a record ties the embeddings of its model"
-    return int(any(getattr(c, TIE, False) for c in _deciding(record, config)))
-
-
-def with_ties(record: ModelRecord, config, tied: bool):
-    "A copy of a config whose embeddings are tied or not"
-    config = copy.deepcopy(config)
-    for part in _deciding(record, config):
-        setattr(part, TIE, tied)
-    return config
 
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #53d4fd45
 def weigh(model) -> tuple[int, int]:
@@ -369,7 +347,7 @@ def _count_pairs(record, config, numbers, rng, evidence: Evidence) -> None:
                     if _pairs_of(sizes) > TOO_MUCH:
                         evidence.too_large.add(case)
                     else:
-                        at = values | BYTES | sizes | {"tie_word_embeddings": 1 - i % 2}
+                        at = values | BYTES | sizes | {TIE: 1 - i % 2}
                         evidence.kept.setdefault(case, []).append((at, left_pairs(ran, **sizes)))
     except Exception as e:
         # whatever a model does not like about the CPU; then its pairs stay unchecked and the check fails
@@ -406,11 +384,11 @@ def _run_cases(record, config, values, rng, scale, evidence: Evidence, deadline:
     twin = Twin(record, config, values)
     rows = module_rows(twin.whole, twin.runnable.names, twin.runnable.kinds)
     own = ties(record, config)
-    found = [(values | BYTES | {"tie_word_embeddings": own}, *twin.weights, rows)]
-    if edges and hold(record.conditions, values | {"tie_word_embeddings": 1 - own}):
+    found = [(values | BYTES | {TIE: own}, *twin.weights, rows)]
+    if edges and hold(record.conditions, values | {TIE: 1 - own}):
         turned = with_ties(record, sized(config, values), not own)
         with torch.device("meta"), defaults():
-            found.append((values | BYTES | {"tie_word_embeddings": 1 - own}, *weigh(build(turned)), rows))
+            found.append((values | BYTES | {TIE: 1 - own}, *weigh(build(turned)), rows))
     for case in record.cases:
         usual = _other_workload(record, case, values, rng, scale, evidence.runs.get(case, ()))
         tried = [usual] + [
