@@ -7,6 +7,7 @@ import pytest
 
 from lm_predictor import analyze
 from lm_predictor.models.config.settings import bookkeeping
+from lm_predictor.models.config.validation import ModelError
 from lm_predictor.models.parts import architectures, language_part
 from lm_predictor.models.sources.loading import full_config
 from lm_predictor.obtain.confirm import built_parameters
@@ -78,3 +79,11 @@ def test_paligemma_says_which_attention_it_has():
     flops = lambda cost: cost.at(seq_len=100, execution="flash").totals.matmul_flops
     assert flops(seeing) == flops(analyze(gemma, trace=False)) and seeing.record.settings["use_bidirectional_attention"]
     assert any("see each other both ways" in note for note in seeing.notes)
+
+
+@pytest.mark.parametrize("given", [{"text_config": {"tie_word_embeddings": "yes"}},
+                                   {"text_config": {}, "tie_word_embeddings": "yes"}])
+def test_a_strange_tie_is_refused_in_either_place(given):
+    "Where the class of the whole decides, a part that says nonsense of it is a user's mistake all the same"
+    with pytest.raises(ModelError, match="tie_word_embeddings must be true or false, got 'yes'"):
+        analyze({"model_type": "qwen2_5_omni_thinker", **given}, trace=False)

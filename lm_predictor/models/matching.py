@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..records.storage.files import model_id, model_paths, read_record
 from ..formula.language import parse
-from .config.attributes import NESTED, flat
+from .config.attributes import flat, part_of
 from .config.kinds import entry_at, layer_counts, layer_paths, shown_path
 from .config.settings import bookkeeping, config_value, essence, setting
 from .config.validation import ModelError, check_numbers
@@ -34,12 +34,12 @@ LEGACY_LAYER_TYPES = {  # of transformers.configuration_utils, which renames the
 def _tied(record: ModelRecord, config: dict):
     "Whether a config with a part for its language model ties its embeddings, by what both say; None where one says it"
     rule = record.symbols.get("tie_word_embeddings", {}).get("tied")
-    part = next((config[n] for n in NESTED if isinstance(config.get(n), dict)), None)
-    if rule is None or part is None:
+    if rule is None or not (part := part_of(config)):
         return None
-    both = (config, rule["whole"]), (part, rule["part"])  # None: it does not decide
+    both = (config, rule["whole"]), (config[part], rule["part"])  # None: it does not decide
     said = [c.get("tie_word_embeddings", usual) for c, usual in both if usual is not None]
-    strange = [v for v in said if v not in (0, 1)]  # a user's mistake, which is found where the symbol is read
+    idle = [c.get("tie_word_embeddings") or 0 for c, usual in both if usual is None]
+    strange = [v for v in (*said, *idle) if v not in (0, 1)]  # a mistake, found where the symbol is read
     return strange[0] if strange else any(map(bool, said))
 
 

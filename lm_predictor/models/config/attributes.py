@@ -13,8 +13,8 @@ from ...formula.language import parse_condition
 
 # %% auto #0
 __all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'FOURS', 'STATES', 'NESTED',
-           'canonical', 'Relation', 'states_of', 'relate', 'text_config', 'flat', 'window_of', 'integers', 'shares',
-           'dealt', 'shaping', 'set_attribute']
+           'canonical', 'Relation', 'states_of', 'relate', 'part_of', 'text_config', 'flat', 'window_of', 'integers',
+           'shares', 'dealt', 'shaping', 'set_attribute']
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
@@ -271,16 +271,23 @@ def relate(values: dict, concrete=frozenset()) -> Relation:
 NESTED = ("decoder", "generator", "text_config")  # where transformers looks for the decoder's config, in its order
 
 
+def part_of(config) -> str:
+    "The name of the config inside a config, or its dictionary, that is its language model's; empty where it has none"
+    if isinstance(config, dict):
+        return next((n for n in NESTED if isinstance(config.get(n), dict)), "")
+    return next((n for n in NESTED if hasattr(getattr(config, n, None), "model_type")), "")
+
+
 def text_config(config):
     "The config of the language model inside a transformers config: often the config itself"
-    inner = (getattr(config, n, None) for n in NESTED)
-    return next((c for c in inner if hasattr(c, "model_type")), config)
+    part = part_of(config)
+    return getattr(config, part) if part else config
 
 
 def flat(config: dict) -> dict:
     "A config dictionary in which the language model's own entries lie at the top"
-    inner = next((config[n] for n in NESTED if isinstance(config.get(n), dict)), None)
-    return config if inner is None else {**config, **inner, "model_type": config.get("model_type")}
+    part = part_of(config)
+    return {**config, **config[part], "model_type": config.get("model_type")} if part else config
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b1d0c3e7
 _WINDOWS = ("sliding_window", "attention_chunk_size")  # which of these is a symbol, the first that a config has

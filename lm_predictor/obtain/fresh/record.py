@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 from ...records.storage.files import model_path
-from ...models.config.attributes import NESTED, flat
+from ...models.config.attributes import flat, part_of
 from ...models.sources.hub import quiet
 from ...models.sources.loading import full_config
 from ...models.matching import fits, note_given, symbol_values
@@ -139,8 +139,8 @@ def _misread(record: ModelRecord, config: dict) -> dict:
 
 def _stating(config: dict, key: str, value) -> dict:
     "A copy of a config that states an entry of its language model, in the part for language where it has one"
-    place = next((n for n in NESTED if isinstance(config.get(n), dict)), "")
-    return config | ({place: {**config[place], key: value}} if place else {key: value})
+    part = part_of(config)
+    return config | ({part: {**config[part], key: value}} if part else {key: value})
 
 
 def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:

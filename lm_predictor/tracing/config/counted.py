@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from ...formula.caches import registered
-from ...models.config.attributes import LAYERS, NESTED, SYMBOLIC, text_config
+from ...models.config.attributes import LAYERS, SYMBOLIC, part_of, text_config
 from ...models.sources.hub import quiet
 from ...models.config.kinds import RULES, stated
 from ...models.config.settings import bookkeeping
@@ -209,7 +209,7 @@ def _within(outer, inner):
     if outer is None:
         return inner
     found = copy.copy(outer)
-    setattr(found, next(n for n in NESTED if getattr(outer, n, None) is text_config(outer)), inner)
+    setattr(found, part_of(outer), inner)
     return found
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de10

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import copy
 
-from ...models.config.attributes import NESTED, flat, text_config
+from ...models.config.attributes import flat, part_of, text_config
 from ...records.model import ModelRecord
 
 # %% auto #0
-__all__ = ['TIE', 'part_of', 'ties_of', 'says_tied', 'ties', 'with_ties']
+__all__ = ['TIE', 'ties_of', 'says_tied', 'ties', 'with_ties']
 
 # %% ../../../nbs/tracing/config/02_ties.ipynb #5e1f7a05
 TIE = "tie_word_embeddings"
-
-
-def part_of(config) -> str:
-    "The name of the config inside a config that is its language model's; empty where it has none"
-    inside = text_config(config)
-    return "" if inside is config else next((n for n in NESTED if getattr(config, n, None) is inside), "")
 
 # %% ../../../nbs/tracing/config/02_ties.ipynb #5e1f7a07
 def ties_of(config, model) -> dict:

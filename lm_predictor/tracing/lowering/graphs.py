@@ -19,7 +19,7 @@ from ...cost.rules.operators import reached_experts
 from ...formula.tree import Formula
 from ...formula.language import parse, parse_condition, total
 from ...formula.symbolic import from_sympy
-from ...models.config.attributes import canonical, flat, text_config, window_of
+from ...models.config.attributes import canonical, flat, part_of, text_config, window_of
 from ...models.config.kinds import count_symbol
 from ...records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ...records.model import ModelRecord
@@ -32,7 +32,7 @@ from ..runtime.masks import kept_pairs, pairs_formula
 from ..runtime.quirks import Need, quirk
 from ..recording.recorder import Call, Op, Recorder, TraceError, distinct, shown_file, statement_at
 from ..config.reads import class_keys, copied_names, inner_names, settings_of
-from ..config.ties import TIE, part_of, says_tied, ties_of
+from ..config.ties import TIE, says_tied, ties_of
 from ..roads.symbolic import Form, ModelTrace
 from ...records.cases import Case
 
