@@ -225,13 +225,15 @@ def has_every_kind(record: ModelRecord, config: dict) -> bool:
     return all(layer_counts(spelt(record, config), record.layers).values())
 
 # %% ../../nbs/models/00_matching.ipynb #85e8a1d3
-def note_given(record: ModelRecord, *configs: dict) -> ModelRecord:
+def note_given(record: ModelRecord, *configs: dict, resized: tuple = ()) -> ModelRecord:
     """A copy of a record whose settings know how its configs spell them, where their class made something else of it.
 
     Another word (`gelu`, `mamba`) means the same at all sizes; a number may have been computed from the sizes, so it
-    stands for the traced value only at these.
+    stands for the traced value only at these. resized: configs of other sizes, as their class completes them; where it
+    makes the traced value in each of them, the number follows from no size.
     """
     settings = {name: dict(about) for name, about in record.settings.items()}
+    resized = [spelt(record, config) for config in resized]
     for config in configs:
         raw = spelt(record, config)
         for name, about in settings.items():
@@ -241,7 +243,9 @@ def note_given(record: ModelRecord, *configs: dict) -> ModelRecord:
             elif given != about["value"] or size:
                 word = raw.get(name) is not None and isinstance(given, (str, list))
                 compared = any(k in raw for row in about.get("from", ()) for k in row if k in settings)
-                everywhere = not size and (word or compared)  # it follows from settings, which are compared themselves
+                made = {str(_given(other, name, about)) for other in resized}
+                same = made == {str(about["value"])}
+                everywhere = not size and (word or compared or same)  # settings are compared themselves
                 entry = [given, None if everywhere else symbol_values(record, config)]
                 about["given"] = [*(e for e in about.get("given", ()) if e != entry), entry]
     return replace(record, settings=settings)

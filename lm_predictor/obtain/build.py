@@ -25,6 +25,7 @@ from pathlib import Path
 from ..records.storage.database import Database, shipped_directory
 from ..records.storage.executors import completed
 from ..records.storage.files import read_json
+from ..models.config.attributes import NESTED
 from ..models.config.validation import ModelError
 from .store import as_json, store, withdraw
 from ..models.matching import fits, outdated, stored_records
@@ -57,8 +58,9 @@ def type_config(model_type: str) -> dict:
 
 def variant_configs(model_type: str) -> dict[str, dict]:
     "Further configs of a type that records ship for, by name: patterns and relations of sizes that its defaults lack"
-    rows = read_json(shipped_directory() / "variants.json").get(model_type, {})
-    return {f"{model_type}:{word}": {**type_config(model_type), **changes} for word, changes in rows.items()}
+    rows, usual = read_json(shipped_directory() / "variants.json").get(model_type, {}), type_config(model_type)
+    within = lambda changes: {k: {**usual[k], **v} for k, v in changes.items() if k in NESTED and k in usual}
+    return {f"{model_type}:{word}": {**usual, **changes, **within(changes)} for word, changes in rows.items()}
 
 # %% ../../nbs/obtain/03_build.ipynb #af761018
 def model_types() -> list[str]:

@@ -151,7 +151,8 @@ def model_of(analysis: Analysis, db: Database, model: str = "", trust_remote_cod
         record = analyze(asked[1], db).record
         if record.id in of:
             return record, *asked
-        others = ", ".join(sorted(of)[:3]) + (" and others" if len(of) > 3 else "")
+        of = sorted(of, key=lambda m: (m.rpartition("-")[0] not in name.split("."), m))  # the class's own type first
+        others = ", ".join(of[:3]) + (" and others" if len(of) > 3 else "")
         raise AuditError(f"{name.rpartition('.')[2]} is not part of {model}; it is part of {others}")
     known = {p["config"]["model_type"] for p in presets().values()}  # a checkpoint is read before a config's defaults
     types = sorted({m.rpartition("-")[0] for m in of}, key=lambda t: (t != "llama", t not in known, t))

@@ -25,7 +25,7 @@ from ...records.model import ModelRecord, record_from_json, record_to_json
 from ...records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'untraceable', 'fit_own_config', 'NoFunctions',
+__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'resized', 'untraceable', 'fit_own_config', 'NoFunctions',
            'with_functions', 'weighed', 'weights_check', 'with_shared_weights', 'traced', 'verification']
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #72a80861
@@ -160,6 +160,31 @@ def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:
             record = replace(record, settings=record.settings | {key: {"value": None, "default": None}})
     return record
 
+# %% ../../../nbs/obtain/fresh/01_record.ipynb #2acc2660
+def resized(record: ModelRecord, config: dict) -> tuple[dict, ...]:
+    """Configs that differ from one in a size, which is twice as large, as their class completes them.
+
+    A size that the class refuses alone is twice as large with all others; none where it refuses that, too.
+    """
+    values = symbol_values(record, config)
+    sizes = {s: n for s, n in values.items() if s != TIE and not s.startswith("num_layers")}
+
+    def completed(names: list) -> dict:
+        other = config
+        for symbol in names:
+            other = _stating(other, record.symbols[symbol]["names"][0], 2 * sizes[symbol])
+        try:
+            whole = full_config(other).to_dict()
+            made = symbol_values(record, whole)
+        except Exception:  # a config class refuses in many ways
+            return {}
+        return whole if all(made[s] == 2 * sizes[s] for s in names) else {}
+
+    found = {symbol: completed([symbol]) for symbol in sizes}
+    if not all(found.values()):
+        found[""] = completed([*sizes])
+    return tuple(filter(None, found.values())) if all(found.values()) or found.get("") else ()
+
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5760
 def untraceable(error: Exception, config: dict) -> str:
     "Why a config cannot be traced, in one sentence"
@@ -192,7 +217,8 @@ def fit_own_config(
         digest = record.id.removeprefix(full.model_type)
         record = replace(record, id=f"{model_type}{digest}", model_type=model_type)
     record = note_taken(note_computed(note_parts(record, config, whole), config), config)
-    record = note_unkept(note_given(record, config, whole), config)
+    record = note_given(record, config, whole, resized=resized(record, config))
+    record = note_unkept(record, config)
     misfit = fits(record, whole) or fits(record, config)
     if not misfit and symbol_values(record, config) != symbol_values(record, whole):
         misfit = "its class reads other sizes from it than it states"

@@ -59,9 +59,12 @@ def canonical_variants(rows: list, class_name: str = "") -> tuple[Variant, ...]:
         variants.append(Variant(kernels, tuple(sorted({m for v in same for m in v.models})), assumptions))
     home = re.match(r"transformers\.models\.(\w+)\.", class_name)
     own = (f"{home[1]}-", f"{home[1]}_") if home else ()  # gemma3-..., gemma3_text-...
-    others = lambda v: not any(m.startswith(own) for m in v.models)
     single = lambda v: "num_heads == 1" in v.assumptions
-    order = lambda v: (v.accelerated, bool(v.models), others(v), single(v), -len(v.models), v.models)
+
+    def order(v: Variant) -> tuple:
+        mine = tuple(m for m in v.models if m.startswith(own))
+        return v.accelerated, bool(v.models), not mine, single(v), -len(mine or v.models), mine, v.models
+
     return tuple(sorted(variants, key=order))
 
 # %% ../../../nbs/records/storage/02_database.ipynb #d842e9b1
