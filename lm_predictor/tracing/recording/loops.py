@@ -123,26 +123,35 @@ def _made(events: list) -> set:
     "Storage ids that events write"
     return {t for e in events for op in ([e] if isinstance(e, Op) else [o for o, _ in e.walk()]) for t, _ in op.writes}
 
+# %% ../../../nbs/tracing/recording/04_loops.ipynb #aa1801d9
+def _rename(events: list, rename: dict) -> None:
+    for e in events:
+        for op in [e] if isinstance(e, Op) else [o for o, _ in e.walk()]:
+            op.reads = [(rename.get(t, t), n, v) for t, n, v in op.reads]
+            op.writes = [(rename.get(t, t), n) for t, n in op.writes]
+
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #ee486c99
-def _gather(op: Op, rename: dict, sizes: dict) -> None:
-    "Reads of many copies of one tensor become one read of all, in place; as many as each copy is read"
-    merged, times = {}, {}
+def _gather(op: Op, copies: set, sizes: dict) -> None:
+    "Reads of many copies of one tensor become one read of all, in place"
+    merged = {}
     for t, n, v in op.reads:
-        times[t] = times.get(t, 0) + 1
-        key = stands, _ = rename.get(t, t), times[t]
-        if key in merged:  # another copy
-            n, v = merged[key][1] + n, None
-            sizes[stands].elements = max(sizes[stands].elements, n)
-        merged[key] = (stands, n, v)
+        if t in copies and t in merged:
+            merged[t] = (t, merged[t][1] + n, None)
+        else:
+            merged.setdefault(t if t in copies else (t, v), (t, n, v))
+    for t, n, _ in merged.values():
+        if t in copies and n > sizes[t].elements:
+            sizes[t].elements = n
     op.reads = list(merged.values())
 
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #67087891
 def _stand_in(events: list, rename: dict, sizes: dict) -> None:
-    "Let events touch what stands for the copies of a loop before them, in place; rename: copy -> what stands for it"
+    "Let events read what stands for the copies of a loop before them, in place; rename: copy -> what stands for it"
+    _rename(events, rename)
+    copies = set(rename.values())
     for e in events:
         for op in [e] if isinstance(e, Op) else [o for o, _ in e.walk()]:
-            _gather(op, rename, sizes)
-            op.writes = [(rename.get(t, t), n) for t, n in op.writes]
+            _gather(op, copies, sizes)
 
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #bb6adada
 def _folded(call: Call, events: list, sizes: dict) -> tuple[list, dict]:
