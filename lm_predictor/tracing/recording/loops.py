@@ -123,35 +123,26 @@ def _made(events: list) -> set:
     "Storage ids that events write"
     return {t for e in events for op in ([e] if isinstance(e, Op) else [o for o, _ in e.walk()]) for t, _ in op.writes}
 
-# %% ../../../nbs/tracing/recording/04_loops.ipynb #aa1801d9
-def _rename(events: list, rename: dict) -> None:
-    for e in events:
-        for op in [e] if isinstance(e, Op) else [o for o, _ in e.walk()]:
-            op.reads = [(rename.get(t, t), n, v) for t, n, v in op.reads]
-            op.writes = [(rename.get(t, t), n) for t, n in op.writes]
-
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #ee486c99
-def _gather(op: Op, copies: set, sizes: dict) -> None:
-    "Reads of many copies of one tensor become one read of all, in place"
-    merged = {}
+def _gather(op: Op, rename: dict, sizes: dict) -> None:
+    "Reads of many copies of one tensor become one read of all, in place; as many as each copy is read"
+    merged, times = {}, {}
     for t, n, v in op.reads:
-        if t in copies and t in merged:
-            merged[t] = (t, merged[t][1] + n, None)
-        else:
-            merged.setdefault(t if t in copies else (t, v), (t, n, v))
-    for t, n, _ in merged.values():
-        if t in copies and n > sizes[t].elements:
-            sizes[t].elements = n
+        times[t] = times.get(t, 0) + 1
+        key = stands, _ = rename.get(t, t), times[t]
+        if key in merged:  # another copy
+            n, v = merged[key][1] + n, None
+            sizes[stands].elements = max(sizes[stands].elements, n)
+        merged[key] = (stands, n, v)
     op.reads = list(merged.values())
 
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #67087891
 def _stand_in(events: list, rename: dict, sizes: dict) -> None:
-    "Let events read what stands for the copies of a loop before them, in place; rename: copy -> what stands for it"
-    _rename(events, rename)
-    copies = set(rename.values())
+    "Let events touch what stands for the copies of a loop before them, in place; rename: copy -> what stands for it"
     for e in events:
         for op in [e] if isinstance(e, Op) else [o for o, _ in e.walk()]:
-            _gather(op, copies, sizes)
+            _gather(op, rename, sizes)
+            op.writes = [(rename.get(t, t), n) for t, n in op.writes]
 
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #bb6adada
 def _folded(call: Call, events: list, sizes: dict) -> tuple[list, dict]:
@@ -253,13 +244,15 @@ def fold_run(recorder, names: dict, loops: bool) -> None:
     merged = fold(recorder.root, names)
     recorder.layers = frozenset(label for label, _ in names.values())
     fold_beside(recorder.root, recorder.layers)
-    recorder.cache = [(t, n) for t, n in recorder.cache if t not in merged]
+    touched = {t for op, _ in recorder.root.walk() for t, *_ in (*op.reads, *op.writes)}
+    gone = {t for t, own in recorder.beside.items() if own & merged.keys() and not own & touched} | {*merged}
+    recorder.cache = [(t, n) for t, n in recorder.cache if t not in gone]
     fold_made(recorder.root, _of_layers(recorder))
     recorder.stands = fold_loops(recorder.root, {s.id: s for s in recorder.storages.values()}) if loops else {}
     stand = lambda t: recorder.stands.get(merged.get(t, t), merged.get(t, t))
     recorder.outputs = tuple(dict.fromkeys(map(stand, recorder.outputs)))
 
-
+# %% ../../../nbs/tracing/recording/04_loops.ipynb #8607de76
 def _repeats(chain: tuple) -> list:
     return [c.repeat for i, c in enumerate(chain) if not i or c.each or c.module is not chain[i - 1].module]
 
@@ -268,13 +261,23 @@ def held(recorder) -> list:
     """What a folded run leaves cached: (storage id, elements, repeats of each equal part of it).
 
     Repeats: how often each call around the part happens, but for loops. Their product is how many such parts there are.
+    What no operator touches is as often there as the layer that touches what one object of the cache holds beside it.
     """
-    around, writers = {}, {}
+    around, writers, layers = {}, {}, {}
     for op, chain in recorder.root.walk():
         layer = next((c.path for c in chain if c.path in recorder.layers), "")
         around |= {t: chain for t, *_ in (*op.reads, *op.writes)}
+        if layer:
+            upto = chain[:next(i for i, c in enumerate(chain) if c.path == layer) + 1]
+            layers = {t: (layer, upto) for t, *_ in (*op.reads, *op.writes)} | layers
         for t, _ in op.writes if layer else ():
             writers.setdefault(t, {})[layer] = chain
-    own = [recorder.stands.get(t, t) for t, _ in recorder.cache]
-    chains = [[*writers.get(t, {}).values()] or [around.get(t, ())] for t in own]
+
+    def untouched(t) -> tuple:
+        found = dict(layers[i] for i in map(stood, recorder.beside.get(t, ())) if i in layers)
+        return next(iter(found.values())) if len(found) == 1 else ()
+
+    stood = lambda t: recorder.stands.get(t, t)
+    own = [(t, stood(t)) for t, _ in recorder.cache]
+    chains = [[*writers.get(s, {}).values()] or [around[s] if s in around else untouched(t)] for t, s in own]
     return [(t, n, [_repeats(c) for c in parts]) for (t, n), parts in zip(recorder.cache, chains)]

@@ -250,6 +250,7 @@ class Recorder(TorchDispatchMode):
         self.stands: dict[int, int] = {}  # storage id -> that of a folded loop that stands for it
         self.outputs: tuple = ()  # storage ids of what outlives the forward beside the logits and the cache
         self.cache: list = []  # (storage id, elements) of what it leaves cached
+        self.beside: dict[int, set] = {}  # storage id of what is cached -> what one object of the cache holds with it
         self.layers: frozenset = frozenset()  # the paths of the layers that are kept, once they are folded
         self._paths = {id(m): name for name, m in model.named_modules()}
         for kind, tensors in (("weight", model.parameters()), ("buffer", model.buffers())):

@@ -194,11 +194,14 @@ def together(recorders: list, fit: Fit) -> SimpleNamespace:
     root = t.call([r.root for r in recorders])
     rows = list(zip(*(r.cache for r in recorders)))
     cache = [(t.storage(tuple(i for i, _ in row)), fit([e for _, e in row])) for row in rows]
+    own, first = dict(zip((i for i, _ in recorders[0].cache), (t for t, _ in cache))), recorders[0].beside
+    beside = {t: {own[s] for s in first.get(i, ()) if s in own} for i, t in own.items()}
     stood = zip(*([r.stands.get(i, i) for i, _ in r.cache] for r in recorders))
     stands = {own: t.same.get(ids, own) for (own, _), ids in zip(cache, stood)}
-    found = {"root": root, "storages": t.storages, "cache": cache, "stands": stands, "layers": recorders[0].layers}
+    found = {"root": root, "storages": t.storages, "cache": cache, "beside": beside, "stands": stands}
     logits = t.storage(tuple(r.logits for r in recorders))
-    return SimpleNamespace(**found, logits=logits, outputs=(), uncounted=recorders[0].uncounted)
+    same = {"layers": recorders[0].layers, "uncounted": recorders[0].uncounted}
+    return SimpleNamespace(**found, **same, logits=logits, outputs=())
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #0d2ff104
 def _said(config) -> set[int]:

@@ -160,7 +160,7 @@ def _taken_over(model, before: Recorder) -> Recorder:
     "A recorder that has seen all storages of another one, and no call"
     recorder = Recorder(model)
     recorder.storages = {key: replace(s) for key, s in before.storages.items()}
-    recorder.uncounted, recorder.cache = dict(before.uncounted), before.cache
+    recorder.uncounted, recorder.cache, recorder.beside = dict(before.uncounted), before.cache, before.beside
     recorder._keep = list(before._keep)
     return recorder
 

@@ -154,14 +154,20 @@ def _parts(x):
     return None if other else getattr(x, "__dict__", None)
 
 
+def _owned(cache, owner=None) -> list:
+    "(object that holds it, tensor) for each that a cache holds; what is in a list or a dict is its holder's"
+    if isinstance(cache, torch.Tensor):
+        return [(owner, cache)] if cache.dim() > 1 else []
+    owner = owner if isinstance(cache, (list, tuple, dict)) else cache
+    return [found for part in (_parts(cache) or {}).values() for found in _owned(part, owner)]
+
+
 def cached_tensors(cache) -> list:
     """The tensors that a cache holds, also outside of its layers and in caches within it; none for None.
 
     A vector is no content: it says how far the cache is filled.
     """
-    if isinstance(cache, torch.Tensor):
-        return [cache] if cache.dim() > 1 else []
-    return [t for part in (_parts(cache) or {}).values() for t in cached_tensors(part)]
+    return [t for _, t in _owned(cache)]
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #6099a185
 def _copied(cache):
@@ -258,6 +264,14 @@ def _as_cache(recorder: Recorder, tensors: list) -> list:
     for t in held:
         recorder.storage(t, "cache").kind = "cache"
     return [(recorder.storage(t).id, distinct(t)) for t in held]
+
+
+def _beside(recorder: Recorder, owned: list) -> dict:
+    "{storage id: the ids of what the same object of a cache holds, itself among them}, for what `_owned` gives"
+    held = {}
+    for owner, t in owned:
+        held.setdefault(id(owner), set()).add(recorder.storage(t).id)
+    return {t: ids for ids in held.values() for t in ids}
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #ec64abbe
 def _held(name: str, value) -> bool:
@@ -389,7 +403,8 @@ class Runnable:
         if self.changed() != changed:
             return self.run(batch_size, seq_len, cache_len, all_logits, given, filled)
         recorder.left = getattr(out, cache_name(self.model), None) if cache_name(self.model) else None
-        left = cached_tensors(recorder.left if recorder.left is not None else cache)
-        recorder.cache = _as_cache(recorder, [*left, *module_state(self.model)])
+        left = _owned(recorder.left if recorder.left is not None else cache)
+        recorder.cache = _as_cache(recorder, [*(t for _, t in left), *module_state(self.model)])
+        recorder.beside = _beside(recorder, left)
         recorder.logits = recorder.storage(out.logits).id
         return recorder
