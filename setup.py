@@ -1,5 +1,5 @@
 "Packaging: everything is read from settings.ini, the one place nbdev also reads."
-import lzma
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -13,7 +13,8 @@ extras = {key.removesuffix("_requirements"): cfg[key].split() for key in cfg if 
 
 
 class PackedRecords(build_py):
-    """Class records are text in the repository, where people read and compare them, and packed where they are installed.
+    """Class records are text in the repository, where people read and compare them, and one file for each module where
+    they are installed.
 
     nbdev's index of all functions (a megabyte) is for the docs, which are built from the repository: what is installed
     keeps its settings alone.
@@ -25,9 +26,10 @@ class PackedRecords(build_py):
             index, made = Path(self.build_lib, "lm_predictor", "_modidx.py"), {}
             exec(index.read_text(encoding="utf-8"), made)
             index.write_text(f"d = {made['d'] | {'syms': {}}}\n", encoding="utf-8")
-            for path in Path(self.build_lib, "lm_predictor", "module_db").glob("*.*.json"):
-                path.with_name(f"{path.name}.xz").write_bytes(lzma.compress(path.read_bytes()))
-                path.unlink()
+            sys.dont_write_bytecode = True  # the build directory is what ships
+            sys.path.insert(0, self.build_lib)
+            from lm_predictor.records.storage.files import pack_classes
+            pack_classes(Path(self.build_lib, "lm_predictor", "module_db"))
 
 
 setup(

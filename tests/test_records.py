@@ -6,7 +6,7 @@ import random
 import pytest
 
 from lm_predictor.records.storage.database import Database, shipped_directory
-from lm_predictor.records.storage.files import model_id, model_paths, read_json
+from lm_predictor.records.storage.files import model_id, model_paths, pack_classes, read_json
 from lm_predictor.records.storage.summaries import SUMMARIES
 from lm_predictor.cost.tree.expand import cost_of, expand
 from lm_predictor.records.cases import CaseError
@@ -41,6 +41,28 @@ def test_every_file_round_trips():
         assert analysis_to_json(analysis) == data
         assert data["naming"] == name_record(name) and data["source"]["sha256"]
         assert {p.name for p in analysis.parameters} == analysis.names()
+
+
+def test_what_is_packed_says_the_same(tmp_path, capsys, monkeypatch):
+    "Installed, the class records are one file for each module: every one of them is read, listed and resolved as its text; none is removed"
+    from lm_predictor.app.cli.main import main
+    from lm_predictor.obtain.analyze import analyze
+    names = [n for n in DB.names() if n.startswith(("torch.", "transformers.activations.", "transformers.models.llama."))]
+    for name in names:
+        (tmp_path / f"{name}.json").write_bytes((shipped_directory() / f"{name}.json").read_bytes())
+    pack_classes(tmp_path)
+    assert not [*tmp_path.glob("*.*.json")]
+    packed = Database(overlay=tmp_path / "own", shipped=tmp_path)
+    (tmp_path / "models").symlink_to(shipped_directory() / "models")
+    assert packed.names() == names and packed.resolve("LlamaMLP") == DB.resolve("LlamaMLP")
+    assert all(packed.get(name) == DB.get(name) for name in names)
+    answers = [analyze("meta-llama/Llama-2-7b-hf", db).at(seq_len=9) for db in (packed, DB)]
+    assert answers[0].totals == answers[1].totals and answers[0].notes == answers[1].notes == ()
+    monkeypatch.setenv("LM_PREDICTOR_DB", str(tmp_path / "own"))
+    monkeypatch.setattr("lm_predictor.records.storage.database.shipped_directory", lambda: tmp_path)
+    for name in ("transformers.models.llama.modeling_llama.LlamaMLP", model_id(RECORDS[0])):
+        assert main(["db", "rm", name]) == 1
+        assert f"{name!r} ships with the package and stays" in capsys.readouterr().err
 
 
 def test_every_preset_has_its_record():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..agent.answer.check import sizes_for
 from ..cost.tree.expand import ExpandError, bind, reachable
-from ..formula.language import split_references
+from ..formula.language import parse_condition, split_references
 from ..formula.tree import FormulaError
 from ..records.analysis import Analysis, Cost, Kernel, SchemaError, Variant, check_schema
 from ..records.storage.database import Database, read_analysis
@@ -40,12 +40,18 @@ def strange_figures(place: str, figures: dict) -> Iterator[str]:
     if 0 <= figures.get("flops", 0) < figures.get("matmul_flops", 0):
         yield f"{place}: more FLOPs in matrix products ({figures['matmul_flops']}) than in all ({figures['flops']})"
 
+# %% ../../nbs/app/02_faults.ipynb #4c32f3fe
+def _dealt(sizes: dict, conditions) -> dict:
+    "Sizes of a case at which each expert has as many tokens: multiples of those from which on its conditions hold"
+    least = {str(c.left): c.right for c in map(parse_condition, conditions) if c.relation == ">=" and not c.right.names}
+    return sizes | {n: sizes[n] * int(least[n].evaluate({})) for n in sizes.keys() & least.keys()}
+
 # %% ../../nbs/app/02_faults.ipynb #d8faf532
-def _sizes(variant: Variant, k: Kernel, primes: dict, db: Database) -> dict | None:
-    "Numbers at which a kernel is executed in one of its models; None where none are found"
+def _sizes(variant: Variant, k: Kernel, primes: dict, db: Database, dealt: bool = False) -> dict | None:
+    "Numbers at which a kernel is executed in one of its models, or, if `dealt`, as `_dealt`; None where none are found"
     case = k.phases[0] if k.phases else "extend"
     own = next((cases[case] for model in variant.models if case in (cases := db.cases(model))), ())
-    conditions = (*variant.assumptions, *own, *map(str, k.when))
+    conditions, primes = (*variant.assumptions, *own, *map(str, k.when)), _dealt(primes, own) if dealt else primes
     flags = {str(c.left): c.right.evaluate({}) for c in k.when if c.relation == "==" and not c.right.names}
     return sizes_for(variant.names(), conditions, case, primes | flags) or sizes_for(
         variant.names(), conditions, case, flags)
@@ -135,6 +141,8 @@ def variant_faults(place: str, name: str, variant: Variant, db: Database) -> Ite
                     known[at] = _sizes(variant, k, primes, db)
                 values = known[at]
                 found = list(kernel_faults(here, k, values)) if values else []
+                if found and (dealt := _sizes(variant, k, primes, db, dealt=True)) != values:
+                    found = list(kernel_faults(here, k, dealt))
                 yield from found
                 if found:
                     break
@@ -191,7 +199,9 @@ def _case_faults(record: ModelRecord) -> Iterator[str]:
     for case in record.cases:
         sizes = workload_sizes(record, case, values, rng)
         if sizes:
-            yield from _graph_faults(case, record.graph(case).at(values | BYTES | sizes))
+            graph, dealt = record.graph(case), _dealt(sizes, record.case_assumptions.get(case, ()))
+            found = list(_graph_faults(case, graph.at(values | BYTES | sizes)))
+            yield from found and (_graph_faults(case, graph.at(values | BYTES | dealt)) if dealt != sizes else found)
 
 # %% ../../nbs/app/02_faults.ipynb #e5008fba
 def model_faults(path: Path, db: Database) -> list[str]:

@@ -14,7 +14,7 @@ from ..models.matching import outdated
 from ..obtain.store import withdraw
 from ..records.storage.database import Database, read_analysis
 from ..records.storage.files import (
-    DatabaseError, class_id, class_paths, locked, model_id, model_path, model_paths, read_json)
+    DatabaseError, class_id, class_path, class_paths, file_of, locked, model_id, model_path, model_paths, read_json)
 from ..records.model import record_from_json
 from ..records.source import SourceState, source_state
 
@@ -72,7 +72,7 @@ def removals(names: list[str], db: Database) -> list[Removal]:
             known = {n: r.name for r in own for n in (r.name, r.name.rpartition(".")[2])}
             near = [known[n] for n in difflib.get_close_matches(name, known, n=3)]
             hint = f"; near: {', '.join(dict.fromkeys(near))}" if near else "; `lm-predictor db` lists them"
-            ships = any((db.shipped / p).exists() for p in (f"{name}.json", model_path(Path(), name)))
+            ships = any(file_of(place(db.shipped, name)).exists() for place in (class_path, model_path))
             why = "ships with the package and stays" if ships else "is none of your own records"
             raise DatabaseError(f"{name!r} {why}{hint}")
         found |= dict.fromkeys(meant)

@@ -15,8 +15,9 @@ from ..records.analysis import (
     Analysis, analysis_from_json, analysis_to_json, check_schema, name_record)
 from ..records.storage.database import (
     Database, canonical_variants, merged, models_of, proof_of_all, read_analysis)
-from ..records.storage.files import (
-    DatabaseError, class_path, class_paths, locked, model_path, read_json, write_json)
+from lm_predictor.records.storage.files import (
+    DatabaseError, class_directory, class_id, class_path, class_paths, file_of, locked, model_path, read_json,
+    text_path, write_json)
 from ..records.storage.summaries import keep_summaries
 from ..records.model import ModelRecord, record_to_json
 
@@ -80,40 +81,42 @@ def store(record: dict, classes: dict, directory: Path) -> None:
             else _dated(record["verification"], before.get("verification", {}))
         )
         for name, data in classes.items():
-            file = class_path(directory, name)
-            if not file.exists():
-                write_json(file, {**data, "verification": proof})
+            file, text = class_path(directory, name), text_path(directory, name)
+            if not file_of(file).exists():
+                write_json(text, {**data, "verification": proof})
                 continue
             old = read_analysis(file)
             analysis = merged(old, analysis_from_json(data, name))
             # else what was verified of it holds
             if not same or replace(analysis, verification=old.verification) != old:
                 of = lambda m: proof if m == record["id"] else _proof(model_path(directory, m))
-                write_json(file, analysis_to_json(replace(analysis, verification=_all_of(analysis, of))))
+                write_json(text, analysis_to_json(replace(analysis, verification=_all_of(analysis, of))))
         write_json(path, {**record, "verification": proof})
         keep_summaries(directory)
 
 # %% ../../nbs/obtain/00_store.ipynb #7c754144
 def store_class(analysis: Analysis, db: Database) -> Path:
     "Add the analysis of a class that was traced by itself to the user's own record of it; gives the file"
-    path, name = class_path(db.overlay, analysis.class_name), analysis.class_name
+    name, there = analysis.class_name, class_path(db.overlay, analysis.class_name)
     with locked(db.overlay):
-        if path.exists():
-            analysis = merged(read_analysis(path), analysis)
+        if file_of(there).exists():
+            analysis = merged(read_analysis(there), analysis)
+        path = text_path(db.overlay, name)
         write_json(path, analysis_to_json(replace(analysis, naming=analysis.naming or name_record(name))))
     db.reread([name])
     return path
 
 # %% ../../nbs/obtain/00_store.ipynb #aba5a7b0
 def _without(path: Path, ids: set[str]) -> None:
-    "Take the variants of some models out of a class's file; the file goes with the last of them"
+    "Take the variants of some models out of a class's record; its text goes with the last of them"
     analysis = read_analysis(path)
     if not ids & models_of(analysis.variants):
         return
     left = [replace(v, models=tuple(m for m in v.models if m not in ids)) for v in analysis.variants]
     left = [v for v, old in zip(left, analysis.variants) if v.models or not old.models]
     if not left:
-        path.unlink()
+        if file_of(path) is path:  # what is packed is what ships, and stays
+            path.unlink()
         return
     proof = dict(analysis.verification)
     if doubted := proof.pop("doubted", ()):  # the others vouch for it
@@ -124,7 +127,7 @@ def _without(path: Path, ids: set[str]) -> None:
     used = frozenset().union(*(v.names() for v in left))
     parameters = tuple(p for p in analysis.parameters if p.name in used)
     analysis = replace(analysis, variants=left, parameters=parameters, verification=proof, naming=naming)
-    write_json(path, analysis_to_json(analysis))
+    write_json(text_path(class_directory(path), class_id(path)), analysis_to_json(analysis))
 
 
 def withdraw(ids: set[str], directory: Path) -> None:

@@ -20,10 +20,10 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from ..records.storage.database import (
-    Database, DatabaseError, doubted, models_of, read_analysis, read_json, shipped_directory)
+from ..records.storage.database import Database, doubted, models_of, read_analysis, shipped_directory
 from ..records.storage.executors import completed
-from ..records.storage.files import class_paths, locked, model_id, model_path, model_paths, write_json
+from ..records.storage.files import (
+    DatabaseError, class_paths, file_of, locked, model_id, model_path, model_paths, read_json, write_json)
 from ..records.storage.summaries import keep_summaries
 from ..records.model import ModelRecord, RecordError, record_from_json
 from ..formula.tree import FormulaError
@@ -183,7 +183,8 @@ def fingerprint(db: Database) -> str:
                     {k: v for k, v in read_json(path).items() if k not in ("verification", "naming")}
                 )
             except (DatabaseError, AttributeError):  # a broken file, which counts as it is
-                text = f"{path.stat().st_size} {path.stat().st_mtime_ns}"
+                about = file_of(path).stat()
+                text = f"{about.st_size} {about.st_mtime_ns}"
             digest.update(f"{path.name} {text}".encode())
     return digest.hexdigest()
 

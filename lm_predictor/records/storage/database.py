@@ -17,8 +17,9 @@ import lm_predictor
 from ...formula.tree import FormulaError
 from ..analysis import (
     _WORKLOAD, Analysis, SchemaError, Variant, analysis_from_json, analysis_to_json, name_record)
-from .files import (
-    DatabaseError, class_id, class_path, class_paths, dumps, model_path, read_json, write_json)
+from lm_predictor.records.storage.files import (
+    DatabaseError, class_directory, class_id, class_path, class_paths, dumps, file_of, model_path, read_json,
+    text_path, write_json)
 from ..source import SourceState, remedy, source_state
 
 # %% auto #0
@@ -148,7 +149,7 @@ def read_analysis(
     trusted: bool | None = None,  # whether its schema was checked before; by default of what ships
 ) -> Analysis:
     "The analysis in one file; raises DatabaseError naming the file, the rule it breaks and what to do"
-    trusted = path.parent == shipped_directory() if trusted is None else trusted
+    trusted = class_directory(path) == shipped_directory() if trusted is None else trusted
     try:
         analysis = analysis_from_json(read_json(path), str(path), trusted)
     except (SchemaError, FormulaError) as e:
@@ -228,7 +229,7 @@ class Database:
 
         file: gives the file of that name in a directory; changed: whether that of a file is outdated.
         """
-        there = [d for d in dict.fromkeys((self.shipped, self.overlay)) if file(d, name).exists()]
+        there = [d for d in dict.fromkeys((self.shipped, self.overlay)) if file_of(file(d, name)).exists()]
         if len(there) < 2:
             return next(iter(there), None)
         if name not in self._homes:
@@ -262,7 +263,7 @@ class Database:
         if by == "agent":
             return agent if agent.exists() else None
         home = self.home(model)
-        if home is None or not class_path(home, class_name).exists():
+        if home is None or not file_of(class_path(home, class_name)).exists():
             home = self._home(class_name, class_path, _changed)
         return class_path(home, class_name) if home else agent if agent.exists() else None
 
@@ -281,7 +282,7 @@ class Database:
             return name
         found = [n for n in names if n.rpartition(".")[2] == last and _leads_to(name.split("."), n.split("."))]
         if len({_OWN_CODE.sub("", n) for n in found}) == 1:  # one class, perhaps before and after an edit of its file
-            return max(found, key=lambda n: self.path(n).stat().st_mtime)
+            return max(found, key=lambda n: file_of(self.path(n)).stat().st_mtime)
         if len(found) > 1:
             raise DatabaseError(f"{name!r} is the name of several classes: {', '.join(found)}")
         near = difflib.get_close_matches(last, sorted({n.rpartition(".")[2] for n in names}), n=3)
@@ -335,16 +336,16 @@ class Database:
         places = (self.overlay, self.shipped, self.agent_directory)
         for place in dict.fromkeys((path, *(class_path(d, name) for d in places))):
             with contextlib.suppress(DatabaseError):  # a broken record is replaced
-                stored = read_json(place) if place.is_file() else None
+                stored = read_json(place) if file_of(place).is_file() else None
                 if isinstance(stored, dict) and stored.get("naming"):
                     return stored["naming"]
         return usual
 
     def put(self, analysis: Analysis, directory: Path | None = None) -> Path:
         "Store an analysis, checked first, in the overlay or the given directory; names of generated code stay"
-        path = class_path(Path(directory or self.overlay), analysis.class_name)
-        data = analysis_to_json(replace(analysis, naming=self._naming(analysis, path)))
-        analysis_from_json(data, analysis.class_name)
-        write_json(path, data)
-        self.reread([analysis.class_name])
+        directory, name = Path(directory or self.overlay), analysis.class_name
+        data = analysis_to_json(replace(analysis, naming=self._naming(analysis, class_path(directory, name))))
+        analysis_from_json(data, name)
+        write_json(path := text_path(directory, name), data)
+        self.reread([name])
         return path

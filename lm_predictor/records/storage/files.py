@@ -17,11 +17,13 @@ import tempfile
 import zlib
 from pathlib import Path
 
+from ...formula.caches import cached, registered
+
 # %% auto #0
-__all__ = ['MOST', 'PATIENCE', 'PACKED', 'dumps', 'check_regular', 'read_bytes', 'read_text', 'write_bytes', 'write_text',
-           'write_json', 'DatabaseError', 'read_json', 'check_writable', 'sweep', 'held', 'locked', 'packed_path',
-           'packed_paths', 'model_path', 'model_paths', 'model_id', 'class_path', 'class_paths', 'class_id',
-           'read_record']
+__all__ = ['MOST', 'PACKED', 'PATIENCE', 'dumps', 'check_regular', 'read_bytes', 'read_text', 'write_bytes', 'write_text',
+           'write_json', 'file_of', 'DatabaseError', 'read_json', 'check_writable', 'sweep', 'held', 'locked',
+           'packed_path', 'packed_paths', 'model_path', 'model_paths', 'model_id', 'text_path', 'class_path',
+           'class_paths', 'class_id', 'class_directory', 'pack_classes', 'read_record']
 
 # %% ../../../nbs/records/storage/00_files.ipynb #e677aba3
 def dumps(data: object) -> str:
@@ -130,7 +132,7 @@ _PACKERS = {  # the first bytes of a packed file -> its kind, what reads it, and
 }
 
 
-def _unpacked(path: Path) -> str:
+def _whole(path: Path) -> str:
     "The text of a file, packed or not; raises what read_text raises, and _Torn for a broken one"
     data = read_bytes(path)
     for start, (kind, made, broken) in _PACKERS.items():
@@ -147,6 +149,29 @@ def _unpacked(path: Path) -> str:
             break
     return data.decode()
 
+# %% ../../../nbs/records/storage/00_files.ipynb #f97edeca
+PACKED = ".json.xz"
+
+
+@cached(8)
+def _lines(pack: Path, about: tuple) -> dict[str, str]:
+    "The text of each record (by name) in a pack; about: its time and size"
+    rows = (line.partition("\t") for line in _whole(pack).split("\n"))
+    return {name: text for name, _, text in rows if name}
+
+
+def file_of(path: Path) -> Path:
+    "The file that a record's place is in: the pack of it and its neighbours, else the place itself"
+    return path.parent if path.parent.name.endswith(PACKED) else path
+
+
+def _unpacked(path: Path) -> str:
+    "The text of a file, packed or not, or of a place in a pack; raises what `_whole` raises"
+    pack = file_of(path := Path(path))
+    if pack is path or (text := _lines(pack, (pack.stat().st_mtime_ns, pack.stat().st_size)).get(path.stem)) is None:
+        return _whole(path)  # of what no pack has, the error
+    return text
+
 # %% ../../../nbs/records/storage/00_files.ipynb #b4660e23
 class DatabaseError(LookupError):
     "A record that is not there or cannot be read; the text names it, the reason and near names"
@@ -155,6 +180,7 @@ class DatabaseError(LookupError):
 @contextlib.contextmanager
 def _readable(path: Path):
     "Within it, what makes a file unreadable raises DatabaseError, which names the file, the line and the reason"
+    path = file_of(Path(path))
     try:
         yield
     except _Torn as e:
@@ -250,7 +276,6 @@ def locked(directory: Path):
         yield
 
 # %% ../../../nbs/records/storage/00_files.ipynb #c0ffee35
-PACKED = ".json.xz"
 _FORMER = ".json.gz"  # what earlier versions wrote
 
 
@@ -280,22 +305,68 @@ def model_id(path: Path) -> str:
     "The id of the model record in a file"
     return path.name.removesuffix(PACKED).removesuffix(_FORMER)
 
+# %% ../../../nbs/records/storage/00_files.ipynb #1425fc6a
+_PACKS, _INDEX = "packs", "packs/index.json"  # in a database's directory
+_names: dict = registered({})  # (index, its time and size) -> {module: last parts of the names of its classes}
+
+
+def _packed_classes(directory: Path) -> dict[str, list[str]]:
+    "The classes in each module's pack in a database's directory, without the module; {} where nothing is packed"
+    index = directory / _INDEX
+    try:
+        key = (str(index), index.stat().st_mtime_ns, index.stat().st_size)
+    except OSError:
+        return {}
+    if key not in _names:
+        found = read_json(index)
+        if not isinstance(found, dict) or not all(isinstance(names, list) for names in found.values()):
+            raise DatabaseError(f"{index} has no list of names for each module; restore or delete it")
+        _names[key] = found
+    return _names[key]
+
+# %% ../../../nbs/records/storage/00_files.ipynb #5ac41ea3
+def text_path(directory: Path, name: str) -> Path:
+    "The file that a class's record is written to in a database's directory"
+    return directory / f"{name}.json"
+
 
 def class_path(directory: Path, name: str) -> Path:
-    "The file of a class's record in a database's directory: text, or packed where only that is there"
-    text, packed = directory / f"{name}.json", packed_path(directory, name)
-    return packed if packed.exists() and not text.exists() else text
+    "The place of a class's record in a database's directory: its text, or in a pack where only that has it"
+    text, (module, _, last) = text_path(directory, name), name.rpartition(".")
+    if last not in _packed_classes(directory).get(module, ()) or text.exists():
+        return text
+    return directory / _PACKS / f"{module}{PACKED}" / text.name
 
 
 def class_paths(directory: Path) -> list[Path]:
-    "The files of the class records in a database's directory, one for each class, sorted by name"
-    names = {class_id(p) for suffix in (".json", PACKED, _FORMER) for p in directory.glob(f"*.*{suffix}")}
-    return [class_path(directory, name) for name in sorted(names)]
+    "The places of the class records in a database's directory, one for each class, sorted by name"
+    packed = {f"{module}.{last}" for module, names in _packed_classes(directory).items() for last in names}
+    return [class_path(directory, name) for name in sorted(packed | set(map(class_id, directory.glob("*.*.json"))))]
 
 
 def class_id(path: Path) -> str:
-    "The name of the class whose record is in a file"
-    return model_id(path).removesuffix(".json")
+    "The name of the class whose record is at a place"
+    return path.name.removesuffix(".json")
+
+
+def class_directory(path: Path) -> Path:
+    "The database's directory that a class's record at a place is in"
+    return path.parent if file_of(path) is path else path.parents[2]
+
+# %% ../../../nbs/records/storage/00_files.ipynb #03b89ebf
+def pack_classes(directory: Path) -> None:
+    "Pack the class records of a directory by module, in place of their texts: what installing the package does"
+    found = {}
+    for path in sorted(directory.glob("*.*.json")):
+        found.setdefault(class_id(path).rpartition(".")[0], []).append(path)
+    (directory / _PACKS).mkdir()
+    for module, paths in found.items():
+        texts = (json.dumps(read_json(p), ensure_ascii=False, separators=(",", ":")) for p in paths)
+        lines = "".join(f"{class_id(p)}\t{text}\n" for p, text in zip(paths, texts))
+        write_bytes(directory / _PACKS / f"{module}{PACKED}", lzma.compress(lines.encode(), filters=_TEXT))
+    write_json(directory / _INDEX, {m: [class_id(p).rpartition(".")[2] for p in paths] for m, paths in found.items()})
+    for path in sum(found.values(), []):
+        path.unlink()
 
 # %% ../../../nbs/records/storage/00_files.ipynb #69a0f2f5
 _CASES, _CASE = ',"cases":{', '":{"tensors":['
