@@ -206,7 +206,7 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
         sizes = [s for given, s in about.get("given", ()) if given == value]  # None: at all sizes
         sizes = [] if _states_default(raw, name, about) else sizes
         same = _alike(value, about)
-        if not computed and (same or None in sizes) or values in sizes:
+        if not computed and (same or None in sizes) or any(s and s.items() <= values.items() for s in sizes):
             continue
         if sizes or computed and same:
             yield f"{name} follows from {computed or 'other sizes'}, which is not what was traced"
@@ -230,12 +230,14 @@ def note_given(record: ModelRecord, *configs: dict, resized: tuple = ()) -> Mode
 
     Another word (`gelu`, `mamba`) means the same at all sizes; a number may have been computed from the sizes, so it
     stands for the traced value only at these. resized: configs of other sizes, as their class completes them; where it
-    makes the traced value in each of them, the number follows from no size.
+    makes the traced value in each of them, the number follows from none of the sizes that differ there.
     """
     settings = {name: dict(about) for name, about in record.settings.items()}
-    resized = [spelt(record, config) for config in resized]
+    others, resized = [symbol_values(record, config) for config in resized], [spelt(record, c) for c in resized]
     for config in configs:
-        raw = spelt(record, config)
+        raw, own = spelt(record, config), symbol_values(record, config)
+        alone = lambda s: s != "tie_word_embeddings" and not s.startswith("num_layers")  # no size of a tensor
+        fixed = {s: n for s, n in own.items() if alone(s) and all(other[s] == n for other in others)}
         for name, about in settings.items():
             given, size = _given(raw, name, about), _follower(raw, name, about, settings)
             if about.get("makes"):
@@ -245,8 +247,8 @@ def note_given(record: ModelRecord, *configs: dict, resized: tuple = ()) -> Mode
                 compared = any(k in raw for row in about.get("from", ()) for k in row if k in settings)
                 made = {str(_given(other, name, about)) for other in resized}
                 same = made == {str(about["value"])}
-                everywhere = not size and (word or compared or same)  # settings are compared themselves
-                entry = [given, None if everywhere else symbol_values(record, config)]
+                everywhere = not size and (word or compared)  # settings are compared themselves
+                entry = [given, None if everywhere else (fixed or None) if same and not size else own]
                 about["given"] = [*(e for e in about.get("given", ()) if e != entry), entry]
     return replace(record, settings=settings)
 

@@ -164,7 +164,7 @@ def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:
 def resized(record: ModelRecord, config: dict) -> tuple[dict, ...]:
     """Configs that differ from one in a size, which is twice as large, as their class completes them.
 
-    A size that the class refuses alone is twice as large with all others; none where it refuses that, too.
+    A size that the class refuses alone is twice as large with all others, or nowhere where it refuses that, too.
     """
     values = symbol_values(record, config)
     sizes = {s: n for s, n in values.items() if s != TIE and not s.startswith("num_layers")}
@@ -183,7 +183,7 @@ def resized(record: ModelRecord, config: dict) -> tuple[dict, ...]:
     found = {symbol: completed([symbol]) for symbol in sizes}
     if not all(found.values()):
         found[""] = completed([*sizes])
-    return tuple(filter(None, found.values())) if all(found.values()) or found.get("") else ()
+    return tuple(filter(None, found.values()))
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5760
 def untraceable(error: Exception, config: dict) -> str:
