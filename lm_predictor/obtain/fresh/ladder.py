@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import replace
 
 from ...formula.language import parse_condition
-from ...models.config.attributes import FILLED, HEAD, WORKLOAD, dealt, integers, shares, text_config
+from ...models.config.attributes import (
+    FILLED, HEAD, WORKLOAD, dealt, integers, set_attribute, shares, text_config)
 from ...models.config.kinds import layer_counts
 from ...records.cases import Case
 from ...records.model import ModelRecord
@@ -21,8 +23,8 @@ from ...verification.runs.numbers import BYTES, config_sizes, hold, settled, wor
 
 # %% auto #0
 __all__ = ['FREED', 'record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'at_one',
-           'more_than_one', 'add_deal', 'in_one_block', 'against_numbers', 'judged', 'no_integer_to_blame',
-           'rung_below', 'freed', 'in_fours', 'attempts_of', 'attempt_row', 'traced_record']
+           'more_than_one', 'add_deal', 'in_one_block', 'against_numbers', 'without_idle_lists', 'judged',
+           'no_integer_to_blame', 'rung_below', 'freed', 'in_fours', 'attempts_of', 'attempt_row', 'traced_record']
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #d08bfa31
 def record_values(record: ModelRecord, config) -> dict:
@@ -214,6 +216,26 @@ def against_numbers(record: ModelRecord, config, values: dict, least: dict | Non
             return f"{case}: {difference(ours, run)}"
     return ""
 
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #a2090863
+def _naming(config, name: str, rows: list):
+    "A copy of a transformers config with other layers in a list of its language model"
+    other = copy.deepcopy(config)
+    set_attribute(text_config(other), name, rows)
+    return other
+
+
+def without_idle_lists(record: ModelRecord, config, values: dict) -> ModelRecord:
+    """A copy of a record without the settings that name all layers by their indexes, where it is the same with others.
+
+    config: of transformers; values: its numbers by symbol.
+    """
+    from lm_predictor.tracing.runtime.layers import layer_count
+    part, every = text_config(config), list(range(layer_count(config)))
+    named = [n for n in record.settings if len(every) > 1 and getattr(part, n, None) == every]
+    same = lambda name, rows: not against_numbers(record, _naming(config, name, rows), values)
+    idle = {n for n in named if all(same(n, rows) for rows in ([], every[:1], every[1:]))}
+    return replace(record, settings={n: about for n, about in record.settings.items() if n not in idle})
+
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #ecdafed0
 def judged(attempt, config):
     "An Attempt that ran, with the record of its trace and what torch's counter says of it; another one as it is"
@@ -361,4 +383,5 @@ def traced_record(config, progress=None, cases=None) -> tuple:
         values = record_values(record, config)
         record = replace(record, assumptions=(*record.assumptions, *more_than_one(record, config, values)))
         record = with_arrangements(add_limits(record, config, values, last.trace), config, values)
+        record = without_idle_lists(record, config, values)
     return last.trace, record, last.outcome
