@@ -30,12 +30,33 @@ __all__ = ['PAIRS', 'REACHES', 'MASKED', 'WORKLOADS', 'reach', 'pairs_formula', 
 _FREE = "max(0, min(seq_len, {most} - cache_len))"
 _AT_MOST = f"{_FREE}*cache_len + {_FREE}*({_FREE} + 1)/2 + (seq_len - {_FREE})*{{most}}"
 _CHUNK = "attention_chunk_size"
-_TRIANGLES = f"{{n}}//{_CHUNK}*{_CHUNK}*({_CHUNK} + 1)/2 + {{n}}%{_CHUNK}*({{n}}%{_CHUNK} + 1)/2"
+_BLOCK = "index_block_size"
 
+
+def _of_new(of_first) -> Formula:
+    "The pairs of the new tokens: those of all tokens without those of the cached ones; of_first: n -> of the first n"
+    return parse(f"{of_first('(cache_len + seq_len)')} - ({of_first('cache_len')})")
+
+
+def _in_own(n: str, size: str) -> str:
+    "The pairs of the first n tokens with those up to them in their own chunk of so many"
+    return f"{n}//{size}*{size}*({size} + 1)/2 + {n}%{size}*({n}%{size} + 1)/2"
+
+
+def _in_picked(n: str) -> str:
+    "The pairs of the first n tokens with their own block of keys and the others that are picked, if there are more"
+    others = "(index_topk_blocks - 1)"
+    most = f"min({n}, {others}*{_BLOCK})"  # up to here a token has no more blocks before its own than are picked
+    blocks = f"({most}//{_BLOCK})"
+    earlier = f"{_BLOCK}*{blocks}*({blocks} - 1)/2 + {most}%{_BLOCK}*{blocks} + ({n} - {most})*{others}"
+    return f"{_in_own(n, _BLOCK)} + {_BLOCK}*({earlier})"
+
+
+# %% ../../../nbs/tracing/runtime/05_masks.ipynb #2f6c44bc
 PAIRS = {
     "causal": parse("seq_len*cache_len + seq_len*(seq_len + 1)/2"),
     "sliding": parse(_AT_MOST.format(most="sliding_window")),
-    "chunked": parse(f"{_TRIANGLES.format(n='(cache_len + seq_len)')} - ({_TRIANGLES.format(n='cache_len')})"),
+    "chunked": _of_new(lambda n: _in_own(n, _CHUNK)),
     "full": parse("seq_len*(cache_len + seq_len)"),
     # of another model, whose tokens it drafts
     "cached": parse("seq_len*cache_len"),
@@ -45,6 +66,7 @@ PAIRS = {
     "sliding with a sink": parse(_AT_MOST.format(most="sliding_window") + " + seq_len"),
     # an indexer picks so many of the tokens so far
     "selected": parse(_AT_MOST.format(most="index_topk")),
+    "selected blocks": _of_new(_in_picked),
     "causal again": parse(
         "(cache_len + seq_len)*(cache_len + seq_len + 1)/2"
     ),  # a model without a cache runs all tokens again
@@ -64,11 +86,11 @@ def reach(config) -> int:
 def pairs_formula(name: str, config, symbols=()) -> Formula | None:
     """One of PAIRS by name; None for an unknown one.
 
-    With a config's length of a chunk, of a window, and the tokens that it picks for a query, where these are not among
-    `symbols`.
+    With a config's length of a chunk, of a window, and the tokens or blocks of them that it picks for a query, where
+    these are not among `symbols`.
     """
-    own = text_config(config)
-    numbers = {n: getattr(own, n, None) or 1 for n in (_CHUNK, "index_topk") if n not in symbols}
+    own, picked = text_config(config), ("index_topk", _BLOCK, "index_topk_blocks")
+    numbers = {n: getattr(own, n, None) or 1 for n in (_CHUNK, *picked) if n not in symbols}
     if _CHUNK in symbols:
         numbers[_CHUNK] = parse(canonical(_CHUNK))
     if getattr(own, "window_size", None):
@@ -157,11 +179,12 @@ def one_thread():
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #e69f8917
 WORKLOADS = ((5, 0), (9, 0), (1, 4), (3, 4), (1, 17), (4, 13))  # new tokens, cached tokens
+_PICKED = {_BLOCK: 3, "index_topk_blocks": 2}  # of them
 
 
 def _explain(counts: tuple, window: int) -> str:
     "The name of the pattern that keeps so many pairs at WORKLOADS"
-    widths = {"sliding_window": window, "attention_chunk_size": window, "index_topk": window + 1}
+    widths = {"sliding_window": window, "attention_chunk_size": window, "index_topk": window + 1} | _PICKED
     for name, pairs in PAIRS.items():
         if list(counts) == [pairs.evaluate({"seq_len": s, "cache_len": c} | widths) for s, c in WORKLOADS]:
             return name
@@ -177,8 +200,9 @@ def kept_pairs(config, apart: bool = False) -> list[str]:
     for name in REACHES:
         if getattr(text_config(cut), name, None):
             set_attribute(cut, name, window)
-    if getattr(text_config(cut), "index_topk", None):
-        set_attribute(cut, "index_topk", window + 1)
+    for name, size in ({"index_topk": window + 1} | _PICKED).items():
+        if getattr(text_config(cut), name, None):
+            set_attribute(cut, name, size)
     with torch.device("cpu"), defaults(), torch.no_grad(), one_thread():
         model = weightless(cut, apart)
         for new, cached in WORKLOADS:
