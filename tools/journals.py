@@ -172,7 +172,7 @@ def attention() -> list:
 
     def kernels(kv):
         q, k, scores, one = f"{b}*{s}*num_heads*{d}", f"{b}*{s}*{kv}*{d}", f"{b}*num_heads*{s}*{t_}", f"{b}*{t_}*{kv}*{d}"
-        grouped, every = kv != "num_heads", f"{b}*{t_}*num_heads*{d}"
+        grouped, single_head, every = kv != "num_heads", kv == "1", f"{b}*{t_}*num_heads*{d}"
         rope = kernel(248, "query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)", "rotary position embedding of queries and keys",
                       "Read at lines 119-149. For queries and keys alike, with n elements: x*cos reads x and cos (seq_len, head_dim), rotate_half negates half of x and concatenates n elements, "
                       "*sin, and a sum: 3*n + n/2 operations; reads 5*n + n/2 and cos and sin once each; writes 4*n + n/2.",
@@ -181,30 +181,33 @@ def attention() -> list:
                        "cache_utils.py concatenates, for keys and values alike: cache_len cached and seq_len new tokens are read, all are written to the new cache.", "0",
                        f"2*{b}*cache_len*{kv}*{d}*kv_bytes + 2*{k}*a_bytes", f"2*{one}*kv_bytes")
 
-        def attend(phases, query_copies, output_copies, why):
+        def attend(phases, query_copies, output_copies, why, grouped=grouped):
             copies = f"{query_copies + output_copies}*{q}*a_bytes + " if query_copies + output_copies else ""
             read = f"{copies}{q}*a_bytes + {scores}*a_bytes + 3*{scores}*a_bytes + {b}*{s}*{t_}*a_bytes + 8*{scores}"
             write = f"{copies}{q}*a_bytes + 4*{scores}*a_bytes + 8*{scores}"
             read += f" + 2*{one}*kv_bytes" + (f" + 2*{every}*a_bytes" if grouped else "")
             write += f" + 2*{every}*a_bytes" if grouped else ""
             repeat = ("repeat_kv expands keys and values to num_heads and reshapes, a copy: they are read once in kv_bytes and written in a_bytes, and the products read the copies. "
-                      if grouped else "repeat_kv returns its input, num_key_value_groups is 1; the products read the cache. ")
+                      if grouped else "repeat_kv expands the one head of one sequence and reshapes it, which is a view; the products read the cache. " if single_head else
+                      "repeat_kv returns its input, num_key_value_groups is 1; the products read the cache. ")
             return kernel(257, interface, "eager attention", repeat + f"eager_attention_forward, lines 180-202: product with the keys, scaling, mask, cast to float32, softmax (3 per score), cast back, "
                           f"product with the values. Each of the six intermediate score tensors is written and read. {why}", f"4*{scores}*{d} + 5*{scores}", read, write, f"4*{scores}*{d}", phases=phases)
         output = call(269, "attn_output = self.o_proj(attn_output)", "output projection", "A call of Linear from num_heads*head_dim (lines 228-230) to hidden_size, without bias; both are dimensions of the weight.",
                       f"${{{LINEAR}}}(batch_size={b}, seq_len={s}, in_features=num_heads*{d}, out_features=hidden_size, bias=0)")
         return [projection(243, "query", "num_heads", 220), projection(244, "key", kv, 223), projection(245, "value", kv, 226), rope, cache,
                 attend(general, 1, 1, "matmul copies the queries, whose batch and head dimensions do not merge into one; `.transpose(1, 2).contiguous()` copies the output."),
-                attend(single, 0, 1, "With one sequence the queries' dimensions merge without a copy; `.contiguous()` copies the output."),
-                attend(decode, 0, 0, "With one new token neither the queries nor the output need a copy: a transposed dimension of size 1 changes no layout."), output]
+                attend(single, 0, 1, "With one sequence the queries' dimensions merge without a copy; `.contiguous()` copies the output.", grouped and not single_head),
+                *(attend(phases, 0, 0, "With one new token neither the queries nor the output need a copy: a transposed dimension of size 1 changes no layout.", repeats)
+                  for phases, repeats in ([(["decode"], True), (["decode_b1"], False)] if single_head else [(decode, grouped)])), output]
 
     answer = {"class_name": "transformers.models.llama.modeling_llama.LlamaAttention", "parameters": [*workload("batch_size", "seq_len", "cache_len", "a_bytes", "kv_bytes"),
               parameter("hidden_size", "width of the residual stream", "config.hidden_size, line 220"), parameter("num_heads", "attention heads of the queries", "config.num_attention_heads, line 220"),
               parameter("num_kv_heads", "attention heads of keys and values", "config.num_key_value_heads, line 223"), parameter("head_dim", "width of one attention head", "config.head_dim, line 213")],
               "assumptions": ["num_kv_heads == num_heads", "head_dim % 2 == 0"], "kernels": kernels("num_heads"),
-              "variants": [{"assumptions": ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads", "head_dim % 2 == 0"], "kernels": kernels("num_kv_heads")}]}
+              "variants": [{"assumptions": ["num_kv_heads == 1", "head_dim % 2 == 0"], "kernels": kernels("1")},
+                           {"assumptions": ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads", "head_dim % 2 == 0"], "kernels": kernels("num_kv_heads")}]}
     md = document("LlamaAttention", f"`{LLAMA}`, lines 205-270; `forward()` begins at line 232. Helpers: lines 119-202 and `transformers/cache_utils.py`.",
-                  "There is a cache (line 250 is taken) and a mask; no dropout. `_attn_implementation` chooses the function at line 253: eager. repeat_kv copies where num_kv_heads is below num_heads: two variants.",
+                  "There is a cache (line 250 is taken) and a mask; no dropout. `_attn_implementation` chooses the function at line 253: eager. repeat_kv copies where num_kv_heads is below num_heads, but one head of one sequence: three variants.",
                   ["hidden_states: (batch_size, seq_len, hidden_size)", "queries: (batch_size, num_heads, seq_len, head_dim), a transposed view", "keys, values: (batch_size, num_kv_heads, seq_len, head_dim)",
                    "cached keys, values: (batch_size, num_kv_heads, cache_len + seq_len, head_dim)", "scores: (batch_size, num_heads, seq_len, cache_len + seq_len)",
                    "mask: (batch_size, 1, seq_len, cache_len + seq_len)", "cos, sin: (seq_len, head_dim)"], answer)
@@ -212,7 +215,7 @@ def attention() -> list:
     t.read("I read the class and its helpers.", LLAMA, 118, 270)
     t.say("The cache's update is a helper in another file.", ("grep", {"pattern": "torch.cat|def update|class DynamicLayer", "path": "transformers/cache_utils.py"}), ("read", {"path": "transformers/cache_utils.py", "offset": 112, "limit": 30}))
     t.write("Seven lines compute; the attention function differs with batch and phase.", md, answer)
-    t.say("The analysis is complete: four projections, the rotary embedding, the cache, and attention in three cases and two variants.")
+    t.say("The analysis is complete: four projections, the rotary embedding, the cache, and attention in up to four cases and three variants.")
     return t.rows
 
 

@@ -192,18 +192,18 @@ def _unmasked(members: list[Node], product: Node, softmax: Node, what: str) -> F
             + count(n for n in members if n not in with_sinks) * left)
 
 # %% ../../nbs/cost/00_execution.ipynb #35c500e6
-def applies_mask(node: Node, softmax: Node) -> bool:
+def applies_mask(node: Node, softmax: Node, selects: bool = False) -> bool:
     """Whether an operator before a softmax over scores only adds or selects the mask.
 
-    One of its operands then has one value per pair, for all heads.
+    One of its operands then has one value per pair, for all heads; or it has those that were picked (`selects`).
     """
     if base_name(node.op) not in ("add", "masked_fill", "where"):
         return False
     size, pairs = node.writes[0][1], columns(node, softmax)
-    others = [r.elements for r in node.reads if r.elements != size]
     at = {n: 840 + 7 * k for k, n in enumerate(sorted(size.names | pairs.names | {"batch_size"}))}
-    per_pair = (1, at["batch_size"])
-    return any(e.names <= set(at) and e.evaluate(at) in [pairs.evaluate(at) * b for b in per_pair] for e in others)
+    per_pair = [pairs.evaluate(at) * b for b in (1, at["batch_size"])]
+    alike = lambda e: e != size and e.names <= at.keys() and e.evaluate(at) in per_pair
+    return selects or any(alike(r.elements) for r in node.reads)
 
 # %% ../../nbs/cost/00_execution.ipynb #63e6712c
 def picked(nodes: dict[int, Node], mask: int, chain: set[int]) -> tuple[Read, ...]:
@@ -227,23 +227,23 @@ def picked(nodes: dict[int, Node], mask: int, chain: set[int]) -> tuple[Read, ..
 def merge_attention(plan: Plan, found: dict[int, tuple]) -> Plan:
     "Each attention (`found`) as one operator"
     nodes, roles, selected, made = plan.nodes, dict(plan.roles), set(), makers(plan.nodes)
+    selects = lambda reads: any(base_name(plan.nodes[m].op) == "topk" for r in reads for m in made.get(r.tensor, ()))
     for softmax, (before, after) in found.items():
         members, product = [*before, softmax, *after], nodes[before[0]]
         inside = {t for i in members[:-1] for t, _ in nodes[i].writes}
-        masks = [i for i in before[1:] if applies_mask(nodes[i], nodes[softmax])]
-        kept, chosen = [nodes[i] for i in members if i not in masks], [picked(nodes, i, inside) for i in masks]
-        last = members[-1]
+        said = {i: picked(nodes, i, inside) for i in before[1:]}
+        masks = [i for i, reads in said.items() if applies_mask(nodes[i], nodes[softmax], selects(reads))]
+        kept, chosen, last = [nodes[i] for i in members if i not in masks], sum(map(said.get, masks), ()), members[-1]
         merged = replace(
             nodes[softmax], op="attention", kind="attention",
-            reads=(*(r for n in kept for r in n.reads if r.tensor not in inside), *sum(chosen, ())),
+            reads=(*(r for n in kept for r in n.reads if r.tensor not in inside), *chosen),
             writes=nodes[last].writes,
             flops=_unmasked(kept, product, nodes[softmax], "flops"),
             matmul_flops=_unmasked(kept, product, nodes[softmax], "matmul_flops")
         )
         nodes = {i: merged if i == last else n for i, n in nodes.items() if i == last or i not in members}
         roles[last] = "attention"
-        selects = lambda r: any(base_name(plan.nodes[m].op) == "topk" for m in made.get(r.tensor, ()))
-        selected |= {last} if any(map(selects, sum(chosen, ()))) else set()
+        selected |= {last} if selects(chosen) else set()
     return replace(plan, nodes=nodes, roles=roles, selected=frozenset(selected))
 
 # %% ../../nbs/cost/00_execution.ipynb #9fbb4544

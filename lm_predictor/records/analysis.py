@@ -245,6 +245,8 @@ class Analysis:
     def variant(self, model: str = "", values: dict | None = None) -> Variant:
         """The variant of a model record, else the one with most assumptions that the numbers meet, else the default.
 
+        One that is for a single number of something (`num_kv_heads == 1`) comes before those that are for several.
+
         Raises SchemaError when a model is named that the class is not part of, or when no variant fits the numbers.
         """
         if model:
@@ -257,7 +259,9 @@ class Analysis:
         decided = [
             (v, [c for c in map(parse_condition, v.assumptions) if c.names <= set(values)]) for v in self.variants
         ]
-        fitting = [(v, len(conditions)) for v, conditions in decided if all(c.holds(values) for c in conditions)]
+        single = lambda c: c.relation == "==" and c.left.op == "name" and not c.right.names
+        fitting = [(v, (sum(map(single, conditions)), len(conditions)))
+                   for v, conditions in decided if all(c.holds(values) for c in conditions)]
         if not fitting:
             raise SchemaError(
                 f"{self.class_name.rsplit('.', 1)[-1]}: no variant fits these numbers; there are ones for "
