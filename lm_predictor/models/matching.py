@@ -224,13 +224,22 @@ def has_every_kind(record: ModelRecord, config: dict) -> bool:
     "Whether a config that a record fits has layers of each kind in it: another record that fits may have fewer kinds"
     return all(layer_counts(spelt(record, config), record.layers).values())
 
+# %% ../../nbs/models/00_matching.ipynb #85e8a1d4
+def _sources(record: ModelRecord, values: dict, about: dict) -> dict:
+    "Of the sizes of a config those from which its class computes a setting; all of them where that is not known"
+    # settings are compared themselves
+    keys = {key for row in about.get("from", ()) for key in row} - record.settings.keys()
+    found = {s: key for s, of in record.symbols.items() if s in values for key in keys & {*of["names"]}}
+    return {s: values[s] for s in found} if found and keys == {*found.values()} else values
+
 # %% ../../nbs/models/00_matching.ipynb #85e8a1d3
 def note_given(record: ModelRecord, *configs: dict, resized: tuple = ()) -> ModelRecord:
     """A copy of a record whose settings know how its configs spell them, where their class made something else of it.
 
     Another word (`gelu`, `mamba`) means the same at all sizes; a number may have been computed from the sizes, so it
-    stands for the traced value only at these. resized: configs of other sizes, as their class completes them; where it
-    makes the traced value in each of them, the number follows from none of the sizes that differ there.
+    stands for the traced value only at these, or at those that it is known to follow from. resized: configs of other
+    sizes, as their class completes them; where it makes the traced value in each of them, the number follows from none
+    of the sizes that differ there.
     """
     settings = {name: dict(about) for name, about in record.settings.items()}
     others, resized = [symbol_values(record, config) for config in resized], [spelt(record, c) for c in resized]
@@ -248,7 +257,8 @@ def note_given(record: ModelRecord, *configs: dict, resized: tuple = ()) -> Mode
                 made = {str(_given(other, name, about)) for other in resized}
                 same = made == {str(about["value"])}
                 everywhere = not size and (word or compared)  # settings are compared themselves
-                entry = [given, None if everywhere else (fixed or None) if same and not size else own]
+                at = (fixed or None) if same and not size else _sources(record, own, about) if size else own
+                entry = [given, None if everywhere else at]
                 about["given"] = [*(e for e in about.get("given", ()) if e != entry), entry]
     return replace(record, settings=settings)
 

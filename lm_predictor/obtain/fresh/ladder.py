@@ -293,10 +293,10 @@ _LAST = ("hidden_size", "head_dim", FILLED, HEAD)  # what code computes with, an
 
 
 def _together(names: frozenset) -> list[frozenset]:
-    "Integers of a config that are numbers or symbols together, those first that seldom have to be numbers"
+    "Integers of a config that are numbers or symbols together; groups of experts last, then what often is a number"
     heads = frozenset(n for n in names if n.endswith(("attention_heads", "key_value_heads", "kv_heads")))
     width = [heads | {"hidden_size"}, frozenset({"hidden_size", HEAD})] if HEAD in names else [heads]
-    rows = [frozenset({n}) for n in sorted(names - heads - {*_LAST})]
+    rows = [frozenset({n}) for n in sorted(names - heads - {*_LAST}, key=lambda n: (n.endswith("_group"), n))]
     return [*rows, *filter(None, width), *(frozenset({n}) for n in _LAST if n in names)]
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #57067fe2

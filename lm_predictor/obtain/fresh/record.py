@@ -164,7 +164,7 @@ def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:
 def resized(record: ModelRecord, config: dict) -> tuple[dict, ...]:
     """Configs that differ from one in a size, which is twice as large, as their class completes them.
 
-    A size that the class refuses alone is twice as large with all others, or nowhere where it refuses that, too.
+    A size that the class refuses alone is twice as large with all others, or with all that it does not refuse, or not.
     """
     values = symbol_values(record, config)
     sizes = {s: n for s, n in values.items() if s != TIE and not s.startswith("num_layers")}
@@ -181,8 +181,9 @@ def resized(record: ModelRecord, config: dict) -> tuple[dict, ...]:
         return whole if all(made[s] == 2 * sizes[s] for s in names) else {}
 
     found = {symbol: completed([symbol]) for symbol in sizes}
-    if not all(found.values()):
-        found[""] = completed([*sizes])
+    free = [symbol for symbol, made in found.items() if made]
+    if refused := [s for s in sizes if s not in free]:
+        found |= {"": completed([*sizes])} | {s: completed([s, *free]) for s in refused}
     return tuple(filter(None, found.values()))
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5760
