@@ -13,7 +13,8 @@ import warnings
 
 from lm_predictor.models.sources.hub import quiet
 from lm_predictor.models.sources.loading import full_config
-from lm_predictor.obtain.build import model_types, type_config
+from lm_predictor.models.sources.type_configs import type_config
+from lm_predictor.obtain.build import model_types
 from lm_predictor.obtain.fresh.ladder import attempts_of
 from lm_predictor.records.cases import Case
 from lm_predictor.tracing.runtime.functions import functions_of, replaced

@@ -53,7 +53,7 @@ def at_fault(error: BaseException) -> str:
 
 def row(model_type: str, verify: bool = False) -> dict:
     "Trace one type and compare; never raises"
-    from lm_predictor.obtain.build import type_config
+    from lm_predictor.models.sources.type_configs import type_config
     from lm_predictor.models.config.attributes import canonical
     from lm_predictor.records.storage.database import Database
     from lm_predictor.verification.runs.reference_run import collect
@@ -124,7 +124,7 @@ def table(rows: list) -> str:
 def steps(model_type: str) -> dict:
     "The rungs on symbols that do not stand for the prompt of one type, and the statement of its source that speaks against each"
     from lm_predictor.models.sources.loading import full_config
-    from lm_predictor.obtain.build import type_config
+    from lm_predictor.models.sources.type_configs import type_config
     from lm_predictor.obtain.fresh.ladder import attempt_row, attempts_of
     from lm_predictor.tracing.roads.sampled import EVERY_LAYER, RUNS
     from lm_predictor.tracing.roads.symbolic import cases_of

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from every_key import answered
 from lm_predictor.models.sources.hub import presets
 from lm_predictor.models.config.settings import bookkeeping
-from lm_predictor.obtain.build import type_config
+from lm_predictor.models.sources.type_configs import type_config
 from lm_predictor.records.storage.database import Database, shipped_directory
 from lm_predictor.records.storage.files import model_paths, read_json
 

@@ -22,7 +22,7 @@ from lm_predictor.models.sources.hub import quiet
 from lm_predictor.models.parts import architectures, language_part
 from lm_predictor.models.config.validation import ModelError
 from lm_predictor.obtain.analyze import analyze
-from lm_predictor.obtain.build import type_config
+from lm_predictor.models.sources.type_configs import type_config
 from lm_predictor.obtain.vision import trace_vision
 from lm_predictor.records.vision import store_vision
 

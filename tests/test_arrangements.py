@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from lm_predictor import analyze
 from lm_predictor.formula.language import parse
 from lm_predictor.models.sources.loading import full_config
-from lm_predictor.obtain.build import type_config
+from lm_predictor.models.sources.type_configs import type_config
 from lm_predictor.records.storage.database import Database, shipped_directory
 from lm_predictor.records.storage.files import model_paths, read_json
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from lm_predictor.obtain.build import type_config
+from lm_predictor.models.sources.type_configs import type_config
 from lm_predictor.tracing.runtime import quirks
 from lm_predictor.tracing.runtime.building import build, defaults
 from lm_predictor.tracing.runtime.forward import Runnable

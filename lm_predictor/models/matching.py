@@ -224,7 +224,7 @@ def has_every_kind(record: ModelRecord, config: dict) -> bool:
     "Whether a config that a record fits has layers of each kind in it: another record that fits may have fewer kinds"
     return all(layer_counts(spelt(record, config), record.layers).values())
 
-# %% ../../nbs/models/00_matching.ipynb #85e8a1d4
+# %% ../../nbs/models/00_matching.ipynb #b2b3adea
 def _sources(record: ModelRecord, values: dict, about: dict) -> dict:
     "Of the sizes of a config those from which its class computes a setting; all of them where that is not known"
     # settings are compared themselves

@@ -25,19 +25,19 @@ from pathlib import Path
 from ..records.storage.database import Database, shipped_directory
 from ..records.storage.executors import completed
 from ..records.storage.files import read_json
-from ..models.config.attributes import NESTED
 from ..models.config.validation import ModelError
 from .store import as_json, store, withdraw
 from ..models.matching import fits, outdated, stored_records
 from ..models.parts import architectures
 from ..models.sources.hub import presets
+from ..models.sources.type_configs import type_config, variant_configs
 from ..models.sources.loading import full_config
 from .find import runs_functions, where_functions
 from .fresh.record import traced
 
 # %% auto #0
-__all__ = ['PRELOADED', 'FEW', 'Item', 'type_config', 'variant_configs', 'model_types', 'other_types', 'build_items', 'Outcome',
-           'Running', 'current_record', 'whole_record', 'landed', 'traced_apart', 'interrupts', 'build', 'forget']
+__all__ = ['PRELOADED', 'FEW', 'Item', 'model_types', 'other_types', 'build_items', 'Outcome', 'Running', 'current_record',
+           'whole_record', 'landed', 'traced_apart', 'interrupts', 'build', 'forget']
 
 # %% ../../nbs/obtain/03_build.ipynb #99470c4c
 @dataclass(frozen=True)
@@ -49,18 +49,6 @@ class Item:
     @property
     def kind(self) -> str:
         return self.config["model_type"]
-
-# %% ../../nbs/obtain/03_build.ipynb #09b459fc
-def type_config(model_type: str) -> dict:
-    "The config dictionary that stands for a model type"
-    return {"model_type": model_type, **read_json(shipped_directory() / "types.json").get(model_type, {})}
-
-
-def variant_configs(model_type: str) -> dict[str, dict]:
-    "Further configs of a type that records ship for, by name: patterns and relations of sizes that its defaults lack"
-    rows, usual = read_json(shipped_directory() / "variants.json").get(model_type, {}), type_config(model_type)
-    within = lambda changes: {k: {**usual[k], **v} for k, v in changes.items() if k in NESTED and k in usual}
-    return {f"{model_type}:{word}": {**usual, **changes, **within(changes)} for word, changes in rows.items()}
 
 # %% ../../nbs/obtain/03_build.ipynb #af761018
 def model_types() -> list[str]:

@@ -20,7 +20,12 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from ..records.storage.database import Database, doubted, models_of, read_analysis, shipped_directory
+# %% auto #0
+__all__ = ['NOT_STORED', 'Subject', 'default_config', 'subjects', 'Outcome', 'joined', 'prove', 'packages', 'fingerprint', 'Kept',
+           'proofs', 'class_checks_of', 'store_verification', 'conclusions', 'prove_class']
+
+# %% ../../nbs/verification/05_prove.ipynb #d1c03221
+from ..records.storage.database import Database, doubted, models_of, read_analysis
 from ..records.storage.executors import completed
 from ..records.storage.files import (
     DatabaseError, class_paths, file_of, locked, model_id, model_path, model_paths, read_json, write_json)
@@ -30,15 +35,12 @@ from ..formula.tree import FormulaError
 from ..models.matching import fits, has_every_kind, symbol_values, with_layers_of
 from ..models.sources.loading import full_config
 from ..models.sources.hub import presets, quiet
+from ..models.sources.type_configs import type_config, variant_configs
 from ..models.config.validation import ModelError
 from ..records.analysis import Analysis, SchemaError, name_record
 from .runs.numbers import samples
 from ..records.source import package_root
 from ..records.status import CLASS_CHECKS, PROOF, SOURCE, Check, verdict
-
-# %% auto #0
-__all__ = ['NOT_STORED', 'Subject', 'default_config', 'subjects', 'Outcome', 'joined', 'prove', 'packages', 'fingerprint', 'Kept',
-           'proofs', 'class_checks_of', 'store_verification', 'conclusions', 'prove_class']
 
 # %% ../../nbs/verification/05_prove.ipynb #a246a11b
 @dataclass(frozen=True)
@@ -51,10 +53,8 @@ class Subject:
 # %% ../../nbs/verification/05_prove.ipynb #a724ea70
 def default_config(record: ModelRecord) -> list:
     "The config of a type's own defaults, or a variant, that a record is about; first one with the layers traced"
-    found, kept = [], [shipped_directory() / name for name in ("types.json", "variants.json")]
-    usual, variants = (read_json(file).get(record.model_type, {}) if file.is_file() else {} for file in kept)
-    for config in (usual, *({**usual, **changes} for changes in variants.values()), {}):  # which may not run
-        full = {"model_type": record.model_type, **config}
+    kind, found = record.model_type, []
+    for full in (type_config(kind), *variant_configs(kind).values(), {"model_type": kind}):  # which may not run
         try:
             if not fits(record, full) or not fits(record, _whole(full)):  # MPT spells out a part of its own
                 found.append(full)
