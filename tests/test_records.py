@@ -145,6 +145,14 @@ def test_a_class_that_moved_by_one_line_is_unchanged_for_everyone(tmp_path):
     assert source_check(db.get(attention)).ok and already(attention, db).startswith("verified on ")
 
 
+@pytest.mark.slow
+def test_every_record_has_a_config():
+    "A preset, a type or a variant to run it with: what nobody can run nobody can verify"
+    pytest.importorskip("transformers")
+    from lm_predictor.verification.prove import subjects
+    assert [s.record.id for s in subjects(DB) if not s.configs] == []
+
+
 def test_every_shipped_record_is_verified():
     from lm_predictor.records.status import untrusted
     for record in every_record():
