@@ -141,7 +141,7 @@ def variant_faults(place: str, name: str, variant: Variant, db: Database) -> Ite
                     known[at] = _sizes(variant, k, primes, db)
                 values = known[at]
                 found = list(kernel_faults(here, k, values)) if values else []
-                if found and (dealt := _sizes(variant, k, primes, db, dealt=True)) != values:
+                if found and (dealt := _sizes(variant, k, primes, db, dealt=True)) not in (None, values):
                     found = list(kernel_faults(here, k, dealt))
                 yield from found
                 if found:

@@ -17,9 +17,8 @@ import lm_predictor
 from ...formula.tree import FormulaError
 from ..analysis import (
     _WORKLOAD, Analysis, SchemaError, Variant, analysis_from_json, analysis_to_json, name_record)
-from lm_predictor.records.storage.files import (
-    DatabaseError, class_directory, class_id, class_path, class_paths, dumps, file_of, model_path, read_json,
-    text_path, write_json)
+from .files import DatabaseError, dumps, file_of, model_path, read_json, write_json
+from .files import class_directory, class_id, class_path, class_paths, text_path
 from ..source import SourceState, remedy, source_state
 
 # %% auto #0
