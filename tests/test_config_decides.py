@@ -190,12 +190,13 @@ def test_two_widths_that_differ_stay_apart():
 
 
 def test_one_head_of_keys_is_no_group_of_heads():
-    "Its expanded view is no copy, so records of groups do not answer it; Gemma 3 1B has a record of its own"
+    "Its expanded view is no copy, so records of groups do not answer it; Gemma 3 1B and Llama have a record of their own"
     from lm_predictor import analyze
-    config = {**presets()["meta-llama/Llama-3.1-8B"]["config"], "num_key_value_heads": 1}
     with pytest.raises(ModelError, match="num_kv_heads is 1, traced with more"):
-        analyze(config, trace=False)
-    assert "num_kv_heads == 1" in analyze("gemma-3-1b-it").record.assumptions
+        analyze({**presets()["Qwen/Qwen3.5-35B-A3B"]["config"], "num_key_value_heads": 1}, trace=False)
+    llama = {**presets()["meta-llama/Llama-3.1-8B"]["config"], "num_key_value_heads": 1}
+    for model in ("gemma-3-1b-it", llama):
+        assert "num_kv_heads == 1" in analyze(model, trace=False).record.assumptions
 
 
 def test_many_tokens_run_through_other_modules():

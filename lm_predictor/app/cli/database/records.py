@@ -93,7 +93,8 @@ def record_rows(db, folder: str, row_of) -> list[list[str]]:
                 rows.append(row_of(path, place))
             except (LookupError, ValueError, TypeError, AttributeError) as e:
                 why = e if isinstance(e, DatabaseError) else "see `lm-predictor db check`"
-                rows.append([class_id(path), "", "", "", f"BROKEN: {why}", "", place])
+                name = (model_id if folder else class_id)(path)
+                rows.append([name, "", "", "", f"BROKEN: {why}", "", place])
     return rows
 
 
