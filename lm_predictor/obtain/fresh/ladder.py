@@ -229,9 +229,10 @@ def without_idle_lists(record: ModelRecord, config, values: dict) -> ModelRecord
 
     config: of transformers; values: its numbers by symbol.
     """
+    from lm_predictor.tracing.config.reads import plain
     from lm_predictor.tracing.runtime.layers import layer_count
-    part, every = text_config(config), list(range(layer_count(config)))
-    named = [n for n in record.settings if len(every) > 1 and getattr(part, n, None) == every]
+    whole, every = plain(config), list(range(layer_count(config)))
+    named = [n for n in record.settings if len(every) > 1 and whole.get(n) == every]
     same = lambda name, rows: not against_numbers(record, _naming(config, name, rows), values)
     idle = {n for n in named if all(same(n, rows) for rows in ([], every[:1], every[1:]))}
     return replace(record, settings={n: about for n, about in record.settings.items() if n not in idle})
