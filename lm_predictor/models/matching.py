@@ -165,6 +165,14 @@ def _instead(raw: dict, name: str, about: dict) -> bool:
     return bool(known or below and all(raw.get(n) is not None for n in below))
 
 
+def _idle(record: ModelRecord, raw: dict, name: str, about: dict) -> bool:
+    "Whether a config's class makes nothing of an entry, for it would ask for another one beside it that is as usual"
+    made = (other.get("from", ()) for other in record.settings.values())
+    rows = [row for of in made if any(name in row for row in of) for row in of]
+    usual = lambda row: any(raw.get(key, value) == value for key, value in row.items() if key != name)
+    return bool(rows) and not about.keys().isdisjoint(("makes", "below")) and all(map(usual, rows))
+
+
 def _brief(value) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -176,8 +184,9 @@ def _with(value) -> str:
 
 # %% ../../nbs/models/00_matching.ipynb #cf38658d
 def _states_default(raw: dict, name: str, about: dict) -> bool:
-    "Whether a config states the list that its class makes where none is stated: nothing else is made of a stated one"
-    return isinstance(raw.get(name), list) and _given(raw, name, about) == about["default"]
+    "Whether a config states what its class makes where nothing is stated, of each layer: nothing else is made of that"
+    stated = isinstance(raw.get(name), dict if name == "per_layer_config" else list)
+    return stated and _given(raw, name, about) == about["default"]
 
 
 def _broken(record: ModelRecord, values: dict) -> Iterator[str]:
@@ -201,7 +210,7 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
     yield from (f"{name} is not given, traced with a number" for name in absent)
     for name, about in record.settings.items():
         value, computed = _given(raw, name, about), _follower(raw, name, about, record.settings)
-        if _instead(raw, name, about):
+        if _instead(raw, name, about) or _idle(record, raw, name, about):
             continue
         sizes = [s for given, s in about.get("given", ()) if given == value]  # None: at all sizes
         sizes = [] if _states_default(raw, name, about) else sizes

@@ -99,7 +99,8 @@ _LAYERS = {
             "type": "array", "minItems": 1, "items": {
                 "type": "object", "required": ["name"], "additionalProperties": False,
                 "properties": {
-                    **dict.fromkeys(("name", "key", "also", "of", "picked"), {"type": "string"}), "default": {},
+                    **dict.fromkeys(("name", "key", "also", "of", "picked"), {"type": "string"}),
+                    **dict.fromkeys(("default", "last"), {}),
                     **dict.fromkeys(("unless", "words", "same"), {"type": "object"}),
                     "usual": {"type": "array"}, **dict.fromkeys(("empty", "longer"), {"type": "boolean"}),
                     "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each",

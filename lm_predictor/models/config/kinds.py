@@ -72,11 +72,18 @@ def stated(
     # "same": numbers of such entries of which the class makes the same;
     # "also": the second entry that a rule takes; "of": the list that its class computes of these, which nobody gives;
     # "picked": the entry that lists the layers that the rule picks, which counts where it is given;
-    # "empty": whether its class makes of an empty list what it makes of none
+    # "empty": whether its class makes of an empty list what it makes of none;
+    # "last": what its class puts in the place of the last entry, whatever stands there
     column: dict,
     layers: int,
 ) -> list:
     "What a config says of each layer in one respect; raises ModelError where it leaves that open"
+    rows = _of_each(raw, column, layers)
+    return [*rows[:-1], column["last"]] if "last" in column else rows
+
+
+def _of_each(raw: dict, column: dict, layers: int) -> list:
+    "What a config itself, or a rule of its class, says of each layer"
     name, given = column["name"], raw.get(column["name"]) if column["name"] else None
     if given is not None:
         if not isinstance(given, (list, tuple)) or len(given) != layers:

@@ -10,7 +10,7 @@ import math
 from .attributes import LAYERS
 
 # %% auto #0
-__all__ = ['SHARE', 'bookkeeping', 'rope_kind', 'rotary_share', 'window', 'config_value', 'setting', 'essence']
+__all__ = ['SHARE', 'bookkeeping', 'rope_kind', 'rotary_share', 'window', 'overrides', 'config_value', 'setting', 'essence']
 
 # %% ../../../nbs/models/config/02_settings.ipynb #3f2a0778
 _BOOKKEEPING = frozenset(
@@ -57,6 +57,22 @@ def window(config: dict) -> int:
     used = config.get("use_sliding_window", True)
     return int(config.get("sliding_window") or 0) if used else 0
 
+# %% ../../../nbs/models/config/02_settings.ipynb #d2bfdc8d
+def overrides(config: dict):
+    """What a config has otherwise in single layers, as pairs: of a kind of layer, where that says it, else of a layer.
+
+    What it gives where that is no dictionary by layer; None where it gives nothing.
+    """
+    given, types = config.get("per_layer_config"), config.get("layer_types")
+    if not isinstance(given, dict) or not all(str(i).isdigit() for i in given):
+        return given
+    rows = {int(i): row for i, row in given.items()}
+    if isinstance(types, (list, tuple)) and all(i < len(types) for i in rows):
+        by = {str(t): [rows.get(i, {}) for i, other in enumerate(types) if other == t] for t in types}
+        if all(row == said[0] for said in by.values() for row in said):
+            return [[t, by[t][0]] for t in sorted(by) if by[t][0]]
+    return [[i, rows[i]] for i in sorted(rows)]
+
 # %% ../../../nbs/models/config/02_settings.ipynb #5e771a05
 def config_value(config: dict, names: list, default=None):
     "The value of a config attribute that may be spelt in several ways"
@@ -80,6 +96,8 @@ def setting(config: dict, name: str, default):
         return bool(window({"sliding_window": default, **config}))
     if name == "num_hidden_layers":
         return config_value(config, LAYERS, default)
+    if name == "per_layer_config":
+        return default if (rows := overrides(config)) is None else rows
     if "." in name:
         return default if (value := _inner(config, name)) is None else value
     return config.get(name, default)

@@ -18,7 +18,7 @@ from ...formula.caches import registered
 from ...models.config.attributes import LAYERS, SYMBOLIC, part_of, text_config
 from ...models.sources.hub import quiet
 from ...models.config.kinds import RULES, stated
-from ...models.config.settings import bookkeeping
+from ...models.config.settings import bookkeeping, overrides
 from .reads import consumed_keys, follows, plain, words_of, written
 from ..runtime.building import build
 from ..runtime.layers import layer_count, layer_key, layer_lists, layers_name, per_layer
@@ -66,9 +66,9 @@ def _exceptions(whole: dict, layers: int):
     yield from (("every but", (a, b), [n, row]) for a, n in steps.items() for b, row in rows.items())
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #ee112c74
-def _ruled(values: list, by: str, entry) -> list | None:
-    "The two values that a rule gives to layers, where it tells those apart that differ; else None"
-    picked = [RULES[by](i, entry, len(values)) for i in range(len(values))]
+def _ruled(values: list, by: str, entry, free: int | None = None) -> list | None:
+    "The two values that a rule gives to layers, to the first `free` of them, where it tells those apart; else None"
+    picked = [RULES[by](i, entry, len(values)) for i in range(len(values))][:free]
     sides = [{str(v): v for v, p in zip(values, picked) if p == side} for side in (True, False)]
     if any(len(side) != 1 for side in sides) or sides[0].keys() == sides[1].keys():
         return None
@@ -166,8 +166,10 @@ def drawn_layers(pattern: Pattern, many: int, given: bool, rng: random.Random):
     each = [not named[i] and c.get("by") == "each" for i, c in enumerate(pattern.columns)]
     ruled = [(i, c) for i, c in enumerate(pattern.columns) if not named[i] and not each[i]]
     fixed = {i: stated(changes, c | {"name": ""}, many) for i, c in ruled}
+    ends = {i: c["last"] for i, c in enumerate(pattern.columns) if "last" in c}
     for layer in range(many):
-        fitting = [k for k, row in enumerate(rows) if all(row[i] == values[layer] for i, values in fixed.items())]
+        asked = {i: values[layer] for i, values in fixed.items()} | (ends if layer == many - 1 else {})
+        fitting = [k for k, row in enumerate(rows) if all(row[i] == value for i, value in asked.items())]
         if not fitting:
             return None
         found.append(rng.choice(fitting))
@@ -196,12 +198,18 @@ def _left_to_class(config) -> set[str]:
 def _made(config, changes: dict, many: int):
     "A config like another one, with other entries and so many layers"
     own, computed, given = text_config(config).to_dict(), _left_to_class(config), {}
-    entries = {k: v for k, v in own.items() if k not in changes and k not in computed}
+    entries = {k: v for k, v in own.items() if k not in changes and k not in (*computed, "per_layer_config")}
     for key, value in changes.items():
         whole, _, part = key.partition(".")
         if value is not None:
             given[whole] = {**given.get(whole, {}), part: value} if part else value
-    return type(config)(**{**entries, **given, layers_name(config): many})
+    entries |= given | {layers_name(config): many}
+    made = type(config)(**entries)
+    if not (by := dict(overrides(own) or ())):
+        return made
+    kinds = made.to_dict()["layer_types"]
+    other = {i: by[kind] for i, kind in enumerate(kinds) if kind in by}
+    return type(config)(**entries | {"layer_types": kinds, "per_layer_config": other})
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #1d00f962
 def _within(outer, inner):
@@ -285,6 +293,18 @@ def _spellings(config, name: str, values: list, made: list | None):
             more = {"longer": True} if longer else {}
             yield {"name": name, "by": "each", "key": key, "words": words} | more | ({"usual": made} if made else {})
 
+# %% ../../../nbs/tracing/config/01_counted.ipynb #eedfb8a3
+def _end(config, name: str, values: list) -> dict:
+    "What a class puts in the place of the last entry of a list, whatever stands there"
+    many, found = layer_count(config), {}
+    for value in {str(v): v for v in values}.values():
+        try:
+            *first, last = getattr(_made(config, {name: [value] * many}, many), name)
+        except Exception:  # a config class refuses in many ways
+            return {}
+        found |= {str(last): last} if first == [value] * (many - 1) else {}
+    return {"last": next(iter(found.values()))} if len(found) == 1 < len({*map(str, values)}) else {}
+
 # %% ../../../nbs/tracing/config/01_counted.ipynb #0cb64c79
 def _columns_of(config, lists: dict, whole: dict, usual: dict):
     "For each list of a config with one value per layer, the columns that may state it: with a rule of its class first"
@@ -293,13 +313,15 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
         settable = not isinstance(getattr(cls, name, None), property)
         bare, found = {"name": name} if settable else {"name": "", "of": name}, []
         made = usual.get(name) if isinstance(usual.get(name), list) else None
+        end = _end(config, name, values) if settable else {}
+        bare, free = bare | end, many - len(end)
         if len(set(map(str, values))) == 1:
             found = [bare | {"by": "all", "key": "", "default": 0, "values": [values[0], values[0]]}]
         for by, key, entry in _offsets(whole):
-            if two := _ruled(values, by, entry):
+            if two := _ruled(values, by, entry, free):
                 found.append(bare | _column(by, key, _defaults(key, usual), two))
         for by, key, entry in _candidates(config, whole, many):
-            if key != name and key not in lists and (two := _ruled(values, by, entry)):
+            if key != name and key not in lists and (two := _ruled(values, by, entry, free)):
                 default = _default(key, by, entry, made, usual)
                 if default is not None or key in whole:  # else the config itself says nothing by this rule
                     found.append(bare | _column(by, key, default, two))
@@ -402,7 +424,7 @@ def _counted(outer, kinds: list) -> dict:
     many, whole = layer_count(config), plain(config)
     lists = {n: list(v) for n, v in per_layer(config, many).items()}
     other = [v for rows in lists.values() for v in rows if not isinstance(v, (str, int, float, type(None)))]
-    if whole.get("per_layer_config") or other:
+    if other or any(type(place) is int for place, _ in overrides(whole) or ()):  # of a layer, which its kind does not say
         return {}
     try:
         usual, own = plain(type(config)()), layer_keys(outer)
