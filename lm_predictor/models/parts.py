@@ -21,7 +21,10 @@ def architectures() -> dict:
 
 # %% ../../nbs/models/02_parts.ipynb #7a6205d7
 TEXT = ("text_config", "llm_config", "language_config")
-ELSEWHERE = {"pi0": "vlm_config", "vision-encoder-decoder": "decoder"}  # types that have a name of their own for it
+ELSEWHERE = {  # types that have a name of their own for it
+    "pi0": "vlm_config", "vision-encoder-decoder": "decoder",
+    **dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe", "qwen3_asr"), "thinker_config")
+}
 _SHARED = ("quantization_config", "tie_word_embeddings", "torch_dtype", "dtype")  # what a whole states for its parts
 
 
@@ -84,6 +87,9 @@ def language_of(config: dict) -> tuple[dict, str, str]:
     if config.get("custom_code"):  # code of its own takes its config as it is
         return config, "", ""
     config, alone = _inside(kind, config, table["parts"].get(kind, ""))
+    if alone and config["model_type"] in table["images"] and _place(given) == "thinker_config":  # it sees images itself
+        config, more, named = language_of(config)
+        return config, "; ".join(filter(None, [alone, more])), named
     while alone and (deeper := config["model_type"]) != kind and _place(config):  # a whole inside a whole
         config, more = _inside(deeper, config, table["parts"].get(deeper, ""))
         alone = f"{alone}; {more}"

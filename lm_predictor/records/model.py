@@ -103,7 +103,7 @@ _LAYERS = {
                     **dict.fromkeys(("default", "last"), {}),
                     **dict.fromkeys(("unless", "words", "same"), {"type": "object"}),
                     "usual": {"type": "array"}, **dict.fromkeys(("empty", "longer"), {"type": "boolean"}),
-                    "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each",
+                    "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each", "shared out",
                                     "offset", "every but"]},
                     "values": {"type": "array", "minItems": 2, "maxItems": 2}
                 }

@@ -10,7 +10,7 @@ from .settings import config_value
 from .validation import ModelError
 
 # %% auto #0
-__all__ = ['RULES', 'TAKEN', 'entry_at', 'entries_of', 'stated', 'kinds_of_layers', 'layers_by_kind', 'count_symbol',
+__all__ = ['RULES', 'SPELT', 'TAKEN', 'entry_at', 'entries_of', 'stated', 'kinds_of_layers', 'layers_by_kind', 'count_symbol',
            'layer_counts', 'layer_label', 'layer_paths', 'shown_path']
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de05
@@ -25,6 +25,7 @@ RULES = {  # how an entry of a config picks layers: by a layer's index, the entr
     "offset": lambda i, both, layers: both[0] > 0 and i % both[0] == both[1],
     "every but": lambda i, both, layers: both[0] > 0 and (i + 1) % both[0] == 0 and i not in both[1],
 }
+SPELT = ("each", "shared out")  # by these, entries say of each layer what it is
 TAKEN = {"among": (list,), "offset": (int, int), "every but": (int, list)}  # what a rule takes; others take a number
 _KINDS = {int: "whole number", list: "list of whole numbers"}
 
@@ -47,6 +48,15 @@ def _each(given, column: dict, layers: int) -> list:
         raise ModelError(f"config: {column['key']} has {strange!r:.20}; traced: {', '.join(column['words'])}")
     return [column["words"][v] for v in rows]
 
+# %% ../../../nbs/models/config/03_kinds.ipynb #69ac6aed
+def _shared_out(one, other, column: dict, layers: int) -> list:
+    "What two entries say that share out the layers, counted from one; raises ModelError where they do not"
+    rows = [*one, *other] if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) else []
+    if any(type(i) is not int for i in rows) or sorted(rows) != [*range(1, layers + 1)]:
+        named = f"{column['key']} and {column['also']}"
+        raise ModelError(f"config: {named} must name each of {layers} layers once, counted from 1; got {rows!r:.60}")
+    return [column["values"][0 if i + 1 in one else 1] for i in range(layers)]
+
 # %% ../../../nbs/models/config/03_kinds.ipynb #1453133b
 def entries_of(
     raw: dict,     # a config, each entry under the name that its class gives it
@@ -67,6 +77,7 @@ def stated(
     raw: dict,  # a config, each entry under the name that its class gives it
     # "name": an entry with one value per layer; without it by a rule: "by", its "key" and "default", the two "values";
     # by "each" the key has a letter or number for each layer, and "words" say which value it stands for;
+    # "shared out" by the key and the second entry, "also": lists of the layers of the two values, counted from one;
     # "longer": whether its class leaves out what such an entry says of further layers, that other engines run;
     # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these;
     # "same": numbers of such entries of which the class makes the same;
@@ -95,9 +106,10 @@ def _of_each(raw: dict, column: dict, layers: int) -> list:
         if other in raw and raw[other] != usual and raw[other] not in column.get("same", {}).get(other, ()):
             said = name or column.get("of") or column["picked"]
             raise ModelError(f"config: {said} follows from {other}, which is not what was traced")
-    if column.get("by") == "each" and entry_at(raw, column["key"]) is not None:
-        return _each(entry_at(raw, column["key"]), column, layers)
-    if column.get("by", "each") == "each":
+    by, told = column.get("by", "each"), [entry_at(raw, column[k]) for k in ("key", "also") if k in column]
+    if by in SPELT and told and None not in told:
+        return _each(*told, column, layers) if by == "each" else _shared_out(*told, column, layers)
+    if by in SPELT:
         if len(column.get("usual", ())) == layers:
             return list(column["usual"])
         raise ModelError(f"config: {name} is not given for each layer")

@@ -19,7 +19,11 @@ _BOOKKEEPING = frozenset(
     "pad_token_id problem_type return_dict summary_activation summary_proj_to_labels summary_type summary_use_proj "
     "task_specific_params tie_word_embeddings token_type_ids torch_dtype torchscript transformers_version use_cache "
     "ignore_keys_at_rope_validation sep_token_id model_type rope_theta "
-    "experts_implementation attn_implementation tie_last_hidden_states".split())
+    "experts_implementation attn_implementation tie_last_hidden_states "
+    "bad_words_ids begin_suppress_tokens diversity_penalty early_stopping encoder_no_repeat_ngram_size "
+    "exponential_decay_length_penalty length_penalty min_length no_repeat_ngram_size num_beam_groups num_beams "
+    "num_return_sequences output_scores remove_invalid_values repetition_penalty return_dict_in_generate "
+    "suppress_tokens tokenizer_class typical_p".split())  # the last four lines: what older files save of generation
 
 
 def bookkeeping(name: str) -> bool:
@@ -106,11 +110,11 @@ def setting(config: dict, name: str, default):
 def essence(value, about: dict):
     """What of a value counts for a setting.
 
-    about: `number` where any number does the same, `each` where a list stands for its one entry.
+    about: `number` where any number does the same, or as many of them in a list, `each` where a list stands for its one entry.
     """
-    if about.get("number"):
+    if about.get("number") and not isinstance(value, (list, tuple)):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if isinstance(value, (list, tuple)):
-        value = [essence(v, {}) for v in value]
+        value = [essence(v, {"number": about.get("number")}) for v in value]
         return value[0] if about.get("each") and value and all(v == value[0] for v in value) else value
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

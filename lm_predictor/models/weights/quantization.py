@@ -337,6 +337,15 @@ def _gptq(q: dict) -> Quantization:
     head = q.get("lm_head") is True
     return Quantization("gptq", formats, classes=("*Linear", "Conv1D"), head=head, body=not head)
 
+
+def _auto_round(q: dict) -> Quantization:
+    "AutoRound chooses how to round; what it stores is what GPTQ or AWQ do"
+    packings = [f"auto_round{name}" for name in ("", ":auto_gptq", ":gptqmodel", ":auto_awq")]
+    packing = _word(q, "packing_format", "auto_round:auto_gptq", tuple(packings))
+    if q.get("extra_config"):
+        raise _refused("extra_config (other bits for some modules) is not supported")
+    return _awq(q) if packing.endswith("awq") else _gptq(q)
+
 # %% ../../../nbs/models/weights/01_quantization.ipynb #16d6f458
 def _bitsandbytes(q: dict) -> Quantization:
     four, eight = (q.get(key, q.get(f"_{key}")) for key in ("load_in_4bit", "load_in_8bit"))
@@ -395,7 +404,7 @@ def _modelopt(q: dict) -> Quantization:
 METHODS = {
     "fp8": _fp8, "mxfp8": lambda q: _fp8({"weight_block_size": [1, 32], "scale_fmt": "ue8m0", **q}),
     "fbgemm_fp8": _fbgemm_fp8, "compressed-tensors": _compressed, "awq": _awq, "gptq": _gptq,
-    "bitsandbytes": _bitsandbytes, "mxfp4": _mxfp4, "modelopt": _modelopt
+    "auto-round": _auto_round, "bitsandbytes": _bitsandbytes, "mxfp4": _mxfp4, "modelopt": _modelopt
 }
 
 

@@ -17,7 +17,7 @@ import torch
 from ...formula.caches import registered
 from ...models.config.attributes import LAYERS, SYMBOLIC, part_of, text_config
 from ...models.sources.hub import quiet
-from ...models.config.kinds import RULES, stated
+from ...models.config.kinds import RULES, SPELT, stated
 from ...models.config.settings import bookkeeping, overrides
 from .reads import consumed_keys, follows, plain, words_of, written
 from ..runtime.building import build
@@ -141,7 +141,7 @@ def _entries(pattern: Pattern, many: int, given: bool, rng: random.Random) -> di
     "An entry drawn by chance for each rule of a pattern; given: also a list of the layers that a rule picks"
     found = {}
     for column in pattern.columns:
-        if (key := column.get("key")) and key not in found and column["by"] != "each":
+        if (key := column.get("key")) and key not in found and column["by"] not in SPELT:
             among = sorted(rng.sample(range(many), rng.randint(0, many)))
             found[key] = {"first": rng.randint(0, many), "among": among}.get(column["by"], rng.randint(1, 4))
             if "also" in column:
@@ -152,18 +152,21 @@ def _entries(pattern: Pattern, many: int, given: bool, rng: random.Random) -> di
     return found
 
 
-def _spelt(column: dict, values: list):
-    "The entry with a letter or number for each layer that stands for the values of a column"
+def _spelt(column: dict, values: list) -> dict:
+    "The entries with a letter or number for each layer, or with the layers of each, that stand for a column's values"
+    if column["by"] == "shared out":
+        of = lambda value: [i + 1 for i, other in enumerate(values) if other == value]
+        return {column[k]: of(value) for k, value in zip(("key", "also"), column["values"])}
     letters = {str(v): k for k, v in reversed(column["words"].items())}
     rows = [letters[str(v)] for v in values]
-    return [int(v) for v in rows] if all(v.isdigit() for v in column["words"]) else "".join(rows)
+    return {column["key"]: [int(v) for v in rows] if all(v.isdigit() for v in column["words"]) else "".join(rows)}
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #d6235c29
 def drawn_layers(pattern: Pattern, many: int, given: bool, rng: random.Random):
     "Entries of another config with so many layers, and the kind of each; None where chance finds no known kinds"
     rows, changes, found = pattern.rows, _entries(pattern, many, given, rng), []
     named = [bool(c["name"]) and (given or "by" not in c) for c in pattern.columns]
-    each = [not named[i] and c.get("by") == "each" for i, c in enumerate(pattern.columns)]
+    each = [not named[i] and c.get("by") in SPELT for i, c in enumerate(pattern.columns)]
     ruled = [(i, c) for i, c in enumerate(pattern.columns) if not named[i] and not each[i]]
     fixed = {i: stated(changes, c | {"name": ""}, many) for i, c in ruled}
     ends = {i: c["last"] for i, c in enumerate(pattern.columns) if "last" in c}
@@ -174,8 +177,9 @@ def drawn_layers(pattern: Pattern, many: int, given: bool, rng: random.Random):
             return None
         found.append(rng.choice(fitting))
     lists = {c["name"]: [rows[k][i] for k in found] if named[i] else None for i, c in enumerate(pattern.columns)}
-    spelt = {c["key"]: _spelt(c, [rows[k][i] for k in found]) for i, c in enumerate(pattern.columns) if each[i]}
-    return changes | spelt | {name: v for name, v in lists.items() if name}, found
+    for i, c in enumerate(pattern.columns):
+        changes |= _spelt(c, [rows[k][i] for k in found]) if each[i] else {}
+    return changes | {name: v for name, v in lists.items() if name}, found
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #c6f7b5a5
 def _left_to_class(config) -> set[str]:
@@ -293,6 +297,21 @@ def _spellings(config, name: str, values: list, made: list | None):
             more = {"longer": True} if longer else {}
             yield {"name": name, "by": "each", "key": key, "words": words} | more | ({"usual": made} if made else {})
 
+# %% ../../../nbs/tracing/config/01_counted.ipynb #35213c73
+def _shares(config, name: str, values: list, made: list | None):
+    "Columns by two lists in an entry that share out the layers, counted from one, of which a class makes a list"
+    cls, many, kinds = type(config), layer_count(config), [*dict.fromkeys(map(str, values))]
+    words = sorted({*re.findall(r"""["'](\w+)["'] in \w+""", written(cls))})
+    for key, (a, b) in itertools.product(consumed_keys(cls), itertools.permutations(words, 2)):
+        column = {"name": name, "by": "shared out", "key": f"{key}.{a}", "also": f"{key}.{b}", "values": kinds}
+        rows = [[kinds[(i // n) % 2] for i in range(many)] for n in (1, 2, 3)] if len(kinds) == 2 else []
+        try:
+            told = [per_layer(_made(config, _spelt(column, row) | {name: None}, many), many).get(name) for row in rows]
+        except Exception:  # a config class refuses in many ways
+            continue
+        if rows and told == rows:
+            yield column | ({"usual": made} if made else {})
+
 # %% ../../../nbs/tracing/config/01_counted.ipynb #eedfb8a3
 def _end(config, name: str, values: list) -> dict:
     "What a class puts in the place of the last entry of a list, whatever stands there"
@@ -326,7 +345,7 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
                 if default is not None or key in whole:  # else the config itself says nothing by this rule
                     found.append(bare | _column(by, key, default, two))
         if settable and len(set(map(str, values))) > 1:
-            found = [*_spellings(config, name, values, made), *found]
+            found = [*_spellings(config, name, values, made), *_shares(config, name, values, made), *found]
         yield [*found, *([bare | ({"usual": made} if made else {})] if settable else [])]
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #49ddfca5
@@ -381,7 +400,7 @@ def _others(config, column: dict) -> dict:
     if not (name := column["name"] or column.get("of") or column.get("picked")):
         return {}
     rows, named = follows(type(config), name, {}), getattr(type(config), "attribute_map", {})
-    own = {*LAYERS, column.get("key", "").partition(".")[0], column.get("also")}
+    own = {*LAYERS, *(column.get(k, "").partition(".")[0] for k in ("key", "also"))}
     own |= {named.get(n, n) for n in SYMBOLIC} if not column["name"] else set()  # of a list of sizes, its kinds count
     unless = {k: v for row in rows for k, v in row.items() if k not in own}
     same = {k: numbers for k, v in unless.items() if column["name"] and (numbers := _same(config, name, k, v))}

@@ -27,8 +27,8 @@ from ..recording.patches import patched
 from ..recording.shapes import KnownShapes
 
 # %% auto #0
-__all__ = ['WatchedFloat', 'written', 'consumed_keys', 'words_of', 'inner_names', 'class_keys', 'plain', 'follows', 'Reads',
-           'config_reads', 'copied_names', 'settings_of']
+__all__ = ['WatchedFloat', 'written', 'consumed_keys', 'words_of', 'inner_names', 'inner_words', 'class_keys', 'plain', 'follows',
+           'Reads', 'config_reads', 'copied_names', 'settings_of']
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #6f699d1c
 _OTHERS = (  # who reads a config for other ends than the forward
@@ -124,6 +124,15 @@ def inner_names(config_class) -> dict[str, str]:
         if len(changed) == 1 and (usual[changed[0]], made[changed[0]]) == (41, 43):
             found[f"{key}.{word}"] = changed[0]
     return found
+
+# %% ../../../nbs/tracing/config/00_reads.ipynb #ab1a86e3
+def inner_words(config_class) -> list[str]:
+    "Further entries that a config class reads of such a dictionary, which become no number of it: `dictionary.entry`"
+    known = inner_names(config_class)
+    found = re.findall(r"""(?:\.get\(\s*|\[)["'](\w+)["']|["'](\w+)["'] in """, written(config_class))
+    words = {a or b for a, b in found} - {*consumed_keys(config_class)}
+    keys = {name.partition(".")[0] for name in known}
+    return sorted({f"{key}.{word}" for key in keys for word in words} - {*known})
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #c6029c0d
 def class_keys(config_class) -> tuple[str, ...]:
@@ -233,6 +242,8 @@ def _watch_floats(config, prefix: str, noted: set, usual: dict) -> None:
             for key, inner in value.items():
                 if type(inner) is float:
                     value[key] = WatchedFloat(inner, frozenset([f"{prefix}{name}.{key}"]), noted)
+        elif isinstance(value, list) and any(type(v) is float for v in value):
+            value[:] = [WatchedFloat(v, frozenset([prefix + name]), noted) if type(v) is float else v for v in value]
 
 
 _seen: dict = registered({})  # a config as text -> its Reads
@@ -331,7 +342,8 @@ def _read_settings(config, symbols, whole: dict, lists: set, mixed: bool) -> dic
     for name in sorted(n for n in names if not bookkeeping(n) and (n in whole or not hasattr(kind, n))):
         value, default, about = setting(whole, name, None), setting(usual, name, None), {}
         decides = reads.error or name in reads.deciding  # of a run that broke off, everything may
-        if not decides and value is not None and float in (type(value), type(default)) or _scales(kind, name):
+        numbers = value if isinstance(value, list) and name not in lists else [value, default]
+        if not decides and value is not None and float in map(type, numbers) or _scales(kind, name):
             about["number"] = True
         elif name in lists and not mixed and len(set(map(str, value))) == 1:
             about["each"] = True
@@ -398,6 +410,7 @@ def settings_of(
     kind, layers = type(text_config(config)), layer_count(config)
     lists, whole, usual = set(per_layer(config, layers)), plain(config), _trials(kind)[0]
     found = _read_settings(config, symbols, whole, lists, mixed)
+    found |= {name: {"value": None, "default": None} for name in inner_words(kind)}
     if mixed:
         found["num_hidden_layers"] = {"value": layers, "default": setting(usual, "num_hidden_layers", None)}
     for name, about in found.items():
