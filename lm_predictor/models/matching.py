@@ -43,6 +43,15 @@ def _tied(record: ModelRecord, config: dict):
     return strange[0] if strange else any(map(bool, said))
 
 
+def _for_every_layer(record: ModelRecord, config: dict) -> dict:
+    "The numbers that a config gives as a list with the same for each layer, where its class takes one"
+    names = [n for about in record.symbols.values() if about.get("listed") for n in about["names"]]
+    rows = {n: config[n] for n in names if isinstance(config.get(n), list) and config[n]}
+    if other := next((n for n, row in rows.items() if any(v != row[0] for v in row)), None):
+        raise ModelError(f"config: {other} differs from layer to layer, traced with one number for all of them")
+    return {n: row[0] for n, row in rows.items()}
+
+
 def spelt(record: ModelRecord, config: dict) -> dict:
     "A config with the language model's entries at the top, each under the name that its class gives it"
     tied, config, found = _tied(record, config), flat(config), {}
@@ -56,7 +65,7 @@ def spelt(record: ModelRecord, config: dict) -> dict:
         if target != name and config.get(target, value) != value:
             raise ModelError(f"config: {name} {value!r} and {target} {config[target]!r} are two names of one entry")
         found[target] = value
-    return found
+    return found | _for_every_layer(record, found)
 
 # %% ../../nbs/models/00_matching.ipynb #31298093
 def _null(config: dict, names: list) -> bool:

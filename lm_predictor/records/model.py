@@ -73,7 +73,7 @@ _NAMED = {
     "additionalProperties": False,
     "properties": {
         "names": {"type": "array", "items": _TEXT, "minItems": 1}, "default": {"type": ["integer", "null"]},
-        "derived": {"type": "boolean"},
+        **dict.fromkeys(("derived", "listed"), {"type": "boolean"}),
         "tied": {  # what a whole has by default, and its part for language; null where one decides nothing
             "type": "object", "required": ["whole", "part"], "additionalProperties": False,
             "properties": {"whole": {"type": ["boolean", "null"]}, "part": {"type": ["boolean", "null"]}}
@@ -103,8 +103,8 @@ _LAYERS = {
                     **dict.fromkeys(("default", "last"), {}),
                     **dict.fromkeys(("unless", "words", "same"), {"type": "object"}),
                     "usual": {"type": "array"}, **dict.fromkeys(("empty", "longer"), {"type": "boolean"}),
-                    "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each", "shared out",
-                                    "offset", "every but"]},
+                    "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each",
+                                    "shared out", "offset", "every but"]},
                     "values": {"type": "array", "minItems": 2, "maxItems": 2}
                 }
             }

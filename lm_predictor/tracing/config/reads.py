@@ -27,8 +27,8 @@ from ..recording.patches import patched
 from ..recording.shapes import KnownShapes
 
 # %% auto #0
-__all__ = ['WatchedFloat', 'written', 'consumed_keys', 'words_of', 'inner_names', 'inner_words', 'class_keys', 'plain', 'follows',
-           'Reads', 'config_reads', 'copied_names', 'settings_of']
+__all__ = ['WatchedFloat', 'written', 'consumed_keys', 'words_of', 'inner_names', 'inner_words', 'class_keys', 'takes_list',
+           'plain', 'follows', 'Reads', 'config_reads', 'copied_names', 'settings_of']
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #6f699d1c
 _OTHERS = (  # who reads a config for other ends than the forward
@@ -145,6 +145,12 @@ def class_keys(config_class) -> tuple[str, ...]:
         pass
     own = known - {f.name for f in fields(PreTrainedConfig)} - {"self", "args", "kwargs"}
     return tuple(sorted({*own, *config_class.attribute_map, *consumed_keys(config_class)}))
+
+# %% ../../../nbs/tracing/config/00_reads.ipynb #f666a370
+def takes_list(config_class, name: str) -> bool:
+    "Whether a config class takes a list, with a number for each layer, in the place of a number"
+    kinds = {f.name: str(f.type) for f in fields(config_class)} if is_dataclass(config_class) else {}
+    return {"int", "list[int]"} <= {kind.strip() for kind in kinds.get(name, "").split("|")}
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #0ab29131
 def plain(config) -> dict:

@@ -31,7 +31,7 @@ from ..runtime.layers import layer_count, layers_name
 from ..runtime.masks import kept_pairs, pairs_formula
 from ..runtime.quirks import Need, quirk
 from ..recording.recorder import Call, Op, Recorder, TraceError, distinct, shown_file, statement_at
-from ..config.reads import class_keys, copied_names, inner_names, settings_of
+from ..config.reads import class_keys, copied_names, inner_names, settings_of, takes_list
 from ..config.ties import TIE, says_tied, ties_of
 from ..roads.symbolic import Form, ModelTrace
 from ...records.cases import Case
@@ -397,7 +397,8 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
         default = next((base[n] for n in names if n in base), None)
         absent = 0 if name == TIE else None
         default = int(default) if isinstance(default, (int, bool)) else absent
-        symbols[canonical(name)] = {"names": names, "default": default}
+        listed = {"listed": True} if any(takes_list(type(text_config(config)), n) for n in names) else {}
+        symbols[canonical(name)] = {"names": names, "default": default} | listed
     if _heads_alike(text_config(config)) and "num_kv_heads" in symbols:
         symbols["num_kv_heads"]["default"] = None  # which stands for as many
     if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
