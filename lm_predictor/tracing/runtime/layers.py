@@ -154,6 +154,13 @@ def _number(layer, before: int, now: int) -> None:
                 setattr(module, name, now)
 
 # %% ../../../nbs/tracing/runtime/02_layers.ipynb #a23b4483
+def _keep_bounds(stack, kinds) -> None:
+    "Make what a stack of layers holds as the index of a layer, where others begin, that of the first of these kept"
+    for name, value in vars(stack).items():
+        if name.endswith(("layer_idx", "layer_index")) and type(value) is int:
+            setattr(stack, name, sum(kind[0] < value for kind in kinds))
+
+
 def _keep_numbers(model, config, kinds, stated: dict, layers: int) -> None:
     "Make a config, and attributes that hold layers by their indexes, speak of the kept layers only"
     for m in model.modules():
@@ -193,5 +200,7 @@ def keep_kinds(model, config, kinds, apart: bool = False) -> dict:
             _number(layer, kind[0], k)
             label, repeat = places[k]
             names[f"{path}.{k}"] = f"{path}.{label}", repeat
+    for place in {path.rpartition(".")[0] for path in lists}:
+        _keep_bounds(model.get_submodule(place), kinds)
     _keep_numbers(model, config, kinds, stated, layers)
     return names
