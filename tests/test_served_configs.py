@@ -16,6 +16,7 @@ from lm_predictor.records.storage.database import Database, shipped_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVED = json.loads((Path(__file__).parent / "served_configs.json").read_text(encoding="utf-8"))["configs"]
+FOUND = json.loads((Path(__file__).parent / "found_configs.json").read_text(encoding="utf-8"))["configs"]
 ANSWERED = [name for name, row in SERVED.items() if row["parameters"]]
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 
@@ -38,6 +39,35 @@ def test_parameters(name, monkeypatch):
         totals = cost.at(**workload).totals
         assert 0 < totals.matmul_flops <= totals.flops and totals.read_bytes > 0
     assert ("text_config" in SERVED[name]["config"]) == any("the language model of " in note for note in cost.notes)
+
+
+@pytest.mark.parametrize("name", [name for name, row in FOUND.items() if row["parameters"]])
+def test_a_config_that_a_repository_has(name, monkeypatch):
+    "Checkpoints that people run at home and elsewhere, of which 52 of 89 were refused, and Kimi Linear answered with other layers"
+    monkeypatch.setattr("lm_predictor.obtain.confirm.can_trace", lambda: False)
+    cost = analyze(FOUND[name]["config"], DB, trace=False)
+    assert cost.parameters == FOUND[name]["parameters"]
+    assert 0 < cost.at(batch_size=2, seq_len=1, cache_len=128).totals.matmul_flops
+
+
+@pytest.mark.parametrize("name", [name for name, row in FOUND.items() if not row["parameters"]])
+def test_a_type_that_transformers_does_not_have(name, monkeypatch):
+    monkeypatch.setattr("lm_predictor.obtain.confirm.can_trace", lambda: False)
+    with pytest.raises(ModelError):
+        analyze(FOUND[name]["config"], DB, trace=False)
+
+
+def test_the_lists_of_kimi_linear_say_its_layers():
+    "Its config names the full and the linear layers, counted from one; a model of 27 layers has 7 full ones, where its class would take 6"
+    config = FOUND["moonshotai/Kimi-Linear-48B-A3B-Instruct"]["config"]
+    lists = config["linear_attn_config"]
+    assert [n for n in lists["full_attn_layers"]] == [4, 8, 12, 16, 20, 24, 27]
+    cost = analyze(config, DB, trace=False)
+    assert [cost.values[f"num_layers_{k}"] for k in (1, 2, 3)] == [1, 19, 7] and cost.parameters == 49_122_675_072
+    other = lists | {"full_attn_layers": [4], "kda_layers": [*range(1, 4), *range(5, 28)]}
+    assert analyze(config | {"linear_attn_config": other}, DB, trace=False).values["num_layers_3"] == 1
+    with pytest.raises(ModelError, match="must name each of 27 layers once, counted from 1"):
+        analyze(config | {"linear_attn_config": lists | {"kda_layers": [1, 2, 3]}}, DB, trace=False)
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-Coder-480B-A35B-Instruct", "moonshotai/Kimi-K2.5", "Qwen/Qwen3-VL-2B-Instruct"])
@@ -126,7 +156,18 @@ def model_of(config):
     return getattr(module, type(config).__name__.replace("Config", "Model"))(config)
 
 
-@pytest.mark.parametrize("kind", [k for k in architectures()["names"] if k.endswith("_text")])
+RENAMED = {  # types of parts that transformers has no class for -> the whole that has one inside, and what it is given
+    "exaone4_5_text": ("exaone4_5", {"text_config": {"model_type": "exaone4_5_text"}}), "qwen3_asr_text": ("qwen3_asr", {})}
+
+
+@pytest.mark.parametrize("kind", RENAMED)
+def test_a_name_of_published_files_is_what_transformers_has_inside(kind):
+    whole, given = RENAMED[kind]
+    config = pytest.importorskip("transformers").AutoConfig.for_model(whole, **given)
+    assert config.get_text_config().model_type == architectures()["names"][kind]["is"]
+
+
+@pytest.mark.parametrize("kind", [k for k in architectures()["names"] if k.endswith("_text") and k not in RENAMED])
 def test_a_name_of_transformers_is_the_same_model(kind):
     "The parameters by name and shape, and the products of a forward by torch's counter, of the class and of the one it is answered as"
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
