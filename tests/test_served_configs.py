@@ -47,7 +47,7 @@ def test_a_config_that_a_repository_has(name, monkeypatch):
     monkeypatch.setattr("lm_predictor.obtain.confirm.can_trace", lambda: False)
     cost = analyze(FOUND[name]["config"], DB, trace=False)
     assert cost.parameters == FOUND[name]["parameters"]
-    assert 0 < cost.at(batch_size=2, seq_len=1, cache_len=128).totals.matmul_flops
+    assert 0 < cost.at(batch_size=4, seq_len=1, cache_len=128).totals.matmul_flops  # JetMoE deals its tokens out, four at least
 
 
 @pytest.mark.parametrize("name", [name for name, row in FOUND.items() if not row["parameters"]])
