@@ -27,7 +27,7 @@ from collections import Counter
 from pathlib import Path
 
 from lm_predictor.models.sources.hub import presets
-from lm_predictor.models.matching import fits, stored_records, symbol_values, unknown_names
+from lm_predictor.models.matching import fits, stored_records, symbol_values, unknown_names, with_layers_of
 from lm_predictor.models.config.settings import bookkeeping
 from lm_predictor.models.config.validation import ModelError, check_numbers
 from lm_predictor.records.storage.database import Database, shipped_directory
@@ -148,7 +148,7 @@ def every_key(types, sample: int, seed: int, db: Database) -> int:
     print(f"{len(rows)} changed configs are answered, {sum(refused.values())} refused; {len(chosen)} answers are compared")
     ends, wrong = Counter(), 0
     for kind, name, key, what, changed, record, values in chosen:
-        said = verdict(record, values, changed)
+        said = verdict(with_layers_of(record, changed), values, changed)
         ends[said.split(" (")[0] if said.startswith(("equal", "transformers")) else "another figure"] += 1
         if not said.startswith(("equal", "transformers")):
             wrong += 1
