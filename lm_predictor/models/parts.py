@@ -37,7 +37,8 @@ def _place(config: dict) -> str:
 def _inner(config: dict, usual: str) -> dict:
     "The config of the language model's part, with what the whole states for it; usual: its type if it names none"
     name = _place(config)
-    whole = {k: config[k] for k in _SHARED if config.get(k) is not None}
+    shared = [k for k in _SHARED if name != "thinker_config" or k != "tie_word_embeddings"]  # that says it of itself
+    whole = {k: config[k] for k in shared if config.get(k) is not None}
     own = {k: v for k, v in config[name].items() if v is not None or k not in whole}
     inner = {"model_type": usual, **own, **({} if "tie_word_embeddings" in own else whole)}
     sets = architectures()["sets"].get(config["model_type"], {})
@@ -87,10 +88,8 @@ def language_of(config: dict) -> tuple[dict, str, str]:
     if config.get("custom_code"):  # code of its own takes its config as it is
         return config, "", ""
     config, alone = _inside(kind, config, table["parts"].get(kind, ""))
-    if alone and config["model_type"] in table["images"] and _place(given) == "thinker_config":  # it sees images itself
-        config, more, named = language_of(config)
-        return config, "; ".join(filter(None, [alone, more])), named
     while alone and (deeper := config["model_type"]) != kind and _place(config):  # a whole inside a whole
+        kind, given = (deeper, config) if deeper in table["images"] else (kind, given)  # one that sees images itself
         config, more = _inside(deeper, config, table["parts"].get(deeper, ""))
         alone = f"{alone}; {more}"
     row = table["names"].get(config["model_type"])

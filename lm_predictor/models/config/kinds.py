@@ -49,6 +49,14 @@ def _each(given, column: dict, layers: int) -> list:
     return [column["words"][v] for v in rows]
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #69ac6aed
+def _lists(raw: dict, column: dict) -> list:
+    "The two entries, of one dictionary, that share out the layers; nothing where a config does not give both"
+    (place, one), (_, other) = (column[k].split(".") for k in ("key", "also"))
+    if place in raw and not isinstance(raw[place], dict):
+        raise ModelError(f"config: {place} must be an object, got {raw[place]!r:.60}")
+    return [raw[place][one], raw[place][other]] if {one, other} <= raw.get(place, {}).keys() else []
+
+
 def _shared_out(one, other, column: dict, layers: int) -> list:
     "What two entries say that share out the layers, counted from one; raises ModelError where they do not"
     rows = [*one, *other] if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) else []
@@ -106,9 +114,11 @@ def _of_each(raw: dict, column: dict, layers: int) -> list:
         if other in raw and raw[other] != usual and raw[other] not in column.get("same", {}).get(other, ()):
             said = name or column.get("of") or column["picked"]
             raise ModelError(f"config: {said} follows from {other}, which is not what was traced")
-    by, told = column.get("by", "each"), [entry_at(raw, column[k]) for k in ("key", "also") if k in column]
-    if by in SPELT and told and None not in told:
-        return _each(*told, column, layers) if by == "each" else _shared_out(*told, column, layers)
+    by = column.get("by", "each")
+    if by == "shared out" and (told := _lists(raw, column)):
+        return _shared_out(*told, column, layers)
+    if by == "each" and "key" in column and entry_at(raw, column["key"]) is not None:
+        return _each(entry_at(raw, column["key"]), column, layers)
     if by in SPELT:
         if len(column.get("usual", ())) == layers:
             return list(column["usual"])

@@ -23,7 +23,7 @@ _BOOKKEEPING = frozenset(
     "bad_words_ids begin_suppress_tokens diversity_penalty early_stopping encoder_no_repeat_ngram_size "
     "exponential_decay_length_penalty length_penalty min_length no_repeat_ngram_size num_beam_groups num_beams "
     "num_return_sequences output_scores remove_invalid_values repetition_penalty return_dict_in_generate "
-    "suppress_tokens tokenizer_class typical_p".split())  # the last four lines: what older files save of generation
+    "suppress_tokens tokenizer_class typical_p".split())  # the last four lines: what older files save beside a model
 
 
 def bookkeeping(name: str) -> bool:
@@ -65,11 +65,11 @@ def window(config: dict) -> int:
 def overrides(config: dict):
     """What a config has otherwise in single layers, as pairs: of a kind of layer, where that says it, else of a layer.
 
-    What it gives where that is no dictionary by layer; None where it gives nothing.
+    What it gives in a list, like nothing that a class makes, where that is no dictionary by layer; None for null.
     """
     given, types = config.get("per_layer_config"), config.get("layer_types")
-    if not isinstance(given, dict) or not all(str(i).isdigit() for i in given):
-        return given
+    if not isinstance(given, dict) or not all(str(i).isdecimal() for i in given):
+        return given if given is None else [given]
     rows = {int(i): row for i, row in given.items()}
     if isinstance(types, (list, tuple)) and all(i < len(types) for i in rows):
         by = {str(t): [rows.get(i, {}) for i, other in enumerate(types) if other == t] for t in types}
@@ -101,7 +101,7 @@ def setting(config: dict, name: str, default):
     if name == "num_hidden_layers":
         return config_value(config, LAYERS, default)
     if name == "per_layer_config":
-        return default if (rows := overrides(config)) is None else rows
+        return overrides(config) if name in config else default
     if "." in name:
         return default if (value := _inner(config, name)) is None else value
     return config.get(name, default)
@@ -110,7 +110,7 @@ def setting(config: dict, name: str, default):
 def essence(value, about: dict):
     """What of a value counts for a setting.
 
-    about: `number` where any number does the same, or as many of them in a list, `each` where a list stands for its one entry.
+    about: `number` where any number does the same, or a list of as many numbers, `each` where a list stands for its one entry.
     """
     if about.get("number") and not isinstance(value, (list, tuple)):
         return isinstance(value, (int, float)) and not isinstance(value, bool)

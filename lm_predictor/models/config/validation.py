@@ -41,7 +41,7 @@ SIZES = (
 MAY_BE_ZERO = {*EXPERTS, *CHOSEN, "moe_intermediate_size", "sliding_window"}
 ROTATED = {"head_dim", "qk_rope_head_dim"}  # 0 where a head of latent attention has entries without positions alone
 # some types give a list with one entry per layer
-PER_LAYER = {*HEADS, "num_key_value_heads", "num_kv_heads", "intermediate_size", "moe_topk"}
+PER_LAYER = {*HEADS, "num_key_value_heads", "num_kv_heads", "intermediate_size", *CHOSEN}
 # one gives a list with one entry for experts of text, one for those of images
 PER_PART = {"moe_intermediate_size"}
 

@@ -344,7 +344,10 @@ def _auto_round(q: dict) -> Quantization:
     packing = _word(q, "packing_format", "auto_round:auto_gptq", tuple(packings))
     if q.get("extra_config"):
         raise _refused("extra_config (other bits for some modules) is not supported")
-    return _awq(q) if packing.endswith("awq") else _gptq(q)
+    _word(q, "data_type", "int", ("int",))
+    if _whole(q, "act_bits", 16) < 16:
+        raise _refused("act_bits below 16 (inputs that are rounded too) is not supported")
+    return _awq(q) if packing.endswith("awq") else _gptq({"lm_head": q.get("quant_lm_head"), **q})
 
 # %% ../../../nbs/models/weights/01_quantization.ipynb #16d6f458
 def _bitsandbytes(q: dict) -> Quantization:

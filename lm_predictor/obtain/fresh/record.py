@@ -55,17 +55,17 @@ def _with_part(about: dict, config: dict, whole: dict) -> dict:
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #26545484
 def _rule_of(value: int, entries: dict, made) -> str:
-    "The product of two entries, or the multiple of one and a constant, that a class makes; empty for another rule"
+    "The product of two entries, a multiple of one and a constant, or a part of one rounded up; empty for another rule"
     if len(entries) == 1:
         [(name, n)] = entries.items()
         slope, rest = divmod(made(**{name: 2 * n}) - value, n)
         constant = value - slope * n
         text = f"{slope}*{name}" if slope != 1 else name
         text += f" {'+' if constant > 0 else '-'} {abs(constant)}" * bool(constant)
-        rule = "" if rest else text
+        rule = text if not rest else f"ceil({name}/{n // value})" if n % value == 0 else ""
     else:
         rule = "*".join(sorted(entries)) if len(entries) == 2 and math.prod(entries.values()) == value else ""
-    other = {name: (3 + 2 * i) * n for i, (name, n) in enumerate(entries.items())}
+    other = {name: (3 + 2 * i) * n + ("ceil" in rule) for i, (name, n) in enumerate(entries.items())}
     return rule if rule and made(**other) == parse(rule).evaluate(other) else ""
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #c457e609

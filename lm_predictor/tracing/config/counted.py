@@ -128,13 +128,20 @@ class Pattern:
         return sorted({bool(named), not ruled})
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de0e
-def layer_keys(config) -> list[tuple]:
-    "What makes up the kind of each layer, as the model is built on the meta device"
+def _built(config) -> tuple[list, int]:
+    "What makes up the kind of each layer, as the model is built on the meta device, and how many weights are in none"
     many = layer_count(config)
     with torch.device("meta"):
-        lists = layer_lists(build(config), many)
-    said = per_layer(config, many)
-    return [(layer_key(lists, {}, i)[0], {n: str(v[i]) for n, v in said.items()}) for i in range(many)]
+        model = build(config)
+    lists, said = layer_lists(model, many), per_layer(config, many)
+    keys = [(layer_key(lists, {}, i)[0], {n: str(v[i]) for n, v in said.items()}) for i in range(many)]
+    inside = {id(p) for layers in lists.values() for layer in layers for p in layer.parameters()}
+    return keys, sum(p.numel() for p in model.parameters() if id(p) not in inside)
+
+
+def layer_keys(config) -> list[tuple]:
+    "What makes up the kind of each layer, as the model is built on the meta device"
+    return _built(config)[0]
 
 
 def _entries(pattern: Pattern, many: int, given: bool, rng: random.Random) -> dict:
@@ -229,27 +236,31 @@ MANY = (3, 5, 7, 11)  # numbers of layers at which a pattern is tried
 _TRIES, _DRAWS = 40, 100  # configs that are built, and those that are drawn for each: some entries fit no known kinds
 
 
-def _holds(pattern: Pattern, many: int, given: bool, own: list, rng: random.Random) -> dict | None:
-    "The entries of a config with so many layers, drawn by chance, that has the kinds of layers that a pattern says"
+def _holds(pattern: Pattern, many: int, given: bool, own: tuple, rng: random.Random) -> dict | None:
+    """The entries of a config with so many layers, drawn by chance, that has the kinds of layers that a pattern says.
+
+    None where it has others, or more weights outside of its layers: Gemma 4's embeddings can hold an entry for each.
+    own: as `_built` gives it.
+    """
     for _ in range(_TRIES):
         tried = (drawn_layers(pattern, many, given, rng) for _ in range(_DRAWS))
         drawn = next((found for found in tried if found), None)
         if drawn is None:
             return None
         try:
-            now = layer_keys(_within(pattern.whole, _made(pattern.config, drawn[0], many)))
+            now, outside = _built(_within(pattern.whole, _made(pattern.config, drawn[0], many)))
         except Exception:  # a config class and a constructor refuse in many ways
             continue
-        alike = [own[pattern.kinds[k][0]] for k in drawn[1]]
+        alike = [own[0][pattern.kinds[k][0]] for k in drawn[1]]
         same = all(
             modules == other and all(said.get(n) == v for n, v in lists.items())
             for (modules, said), (other, lists) in zip(now, alike)
         )
-        return drawn[0] if same and len(now) == many else None
+        return drawn[0] if same and outside == own[1] and len(now) == many else None
     return None
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de13
-def _proven(pattern: Pattern, own: list) -> bool:
+def _proven(pattern: Pattern, own: tuple) -> bool:
     "Whether a pattern holds wherever it is tried: with its lists given, and left to the config's class where it may be"
     rng, asked = random.Random(0), [(c, k) for c in pattern.columns for k in (c.get("key"), c.get("also")) if k]
     seen, often = {key: set() for _, key in asked}, 4 if any({"also", "picked"} & {*c} for c in pattern.columns) else 2
@@ -301,15 +312,17 @@ def _spellings(config, name: str, values: list, made: list | None):
 def _shares(config, name: str, values: list, made: list | None):
     "Columns by two lists in an entry that share out the layers, counted from one, of which a class makes a list"
     cls, many, kinds = type(config), layer_count(config), [*dict.fromkeys(map(str, values))]
+    if len(kinds) != 2:
+        return
+    rows = [[kinds[(i // n) % 2] for i in range(many)] for n in (1, 2, 3)]
     words = sorted({*re.findall(r"""["'](\w+)["'] in \w+""", written(cls))})
     for key, (a, b) in itertools.product(consumed_keys(cls), itertools.permutations(words, 2)):
         column = {"name": name, "by": "shared out", "key": f"{key}.{a}", "also": f"{key}.{b}", "values": kinds}
-        rows = [[kinds[(i // n) % 2] for i in range(many)] for n in (1, 2, 3)] if len(kinds) == 2 else []
         try:
             told = [per_layer(_made(config, _spelt(column, row) | {name: None}, many), many).get(name) for row in rows]
         except Exception:  # a config class refuses in many ways
             continue
-        if rows and told == rows:
+        if told == rows:
             yield column | ({"usual": made} if made else {})
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #eedfb8a3
@@ -419,7 +432,7 @@ def _empty(config, column: dict) -> dict:
         return {}
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #41558732
-def _stated(pattern: Pattern, own: list) -> dict:
+def _stated(pattern: Pattern, own: tuple) -> dict:
     "A pattern as records hold it, with the most layers that it was seen to hold for, None where also for twice as many"
     config, many = pattern.config, layer_count(pattern.config)
     try:
@@ -443,10 +456,10 @@ def _counted(outer, kinds: list) -> dict:
     many, whole = layer_count(config), plain(config)
     lists = {n: list(v) for n, v in per_layer(config, many).items()}
     other = [v for rows in lists.values() for v in rows if not isinstance(v, (str, int, float, type(None)))]
-    if other or any(type(place) is int for place, _ in overrides(whole) or ()):  # of a layer, which its kind does not say
+    if other or any(type(place) is int for place, _ in overrides(whole) or ()):  # which no kind of layer says
         return {}
     try:
-        usual, own = plain(type(config)()), layer_keys(outer)
+        usual, own = plain(type(config)()), _built(outer)
     except Exception:  # a class that cannot be built without arguments
         return {}
     stating = list(_columns_of(config, lists, whole, usual))

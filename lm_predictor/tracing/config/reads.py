@@ -99,7 +99,11 @@ def written(config_class) -> str:
 
 def consumed_keys(config_class) -> tuple[str, ...]:
     "Entries that the constructor of a config class takes though they are no attributes of it: older spellings"
-    found = re.findall(r"kwargs\.(?:pop|get|setdefault)\(\s*[\"'](\w+)[\"']", written(config_class))
+    text, taken = written(config_class), r"kwargs\.(?:pop|get|setdefault)\(\s*"
+    found = re.findall(taken + r"[\"'](\w+)[\"']", text)
+    heads = re.findall(taken + r"f[\"'](\w+)\{", text)  # of Dots 3's f"swa_{name}"
+    words = [w for w in re.findall(r"""["'](\w{3,})["']""", text) if hasattr(config_class, w)] if heads else ()
+    found += [head + word for head in heads for word in words]
     return tuple(sorted(n for n in {*found} if not bookkeeping(n)))
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #bd1e3f89

@@ -155,9 +155,9 @@ def _number(layer, before: int, now: int) -> None:
 
 # %% ../../../nbs/tracing/runtime/02_layers.ipynb #a23b4483
 def _keep_bounds(stack, kinds) -> None:
-    "Make what a stack of layers holds as the index of a layer, where others begin, that of the first of these kept"
+    "Let an index of a layer that a stack of layers holds, Gemma 4's `first_kv_shared_layer_idx`, count those kept"
     for name, value in vars(stack).items():
-        if name.endswith(("layer_idx", "layer_index")) and type(value) is int:
+        if name.endswith(("layer_idx", "layer_index")) and type(value) is int and value >= 0:
             setattr(stack, name, sum(kind[0] < value for kind in kinds))
 
 
