@@ -43,7 +43,7 @@ def test_parameters(name, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name, row in FOUND.items() if row["parameters"]])
 def test_a_config_that_a_repository_has(name, monkeypatch):
-    "Checkpoints that people run at home and elsewhere, of which 52 of 89 were refused, and Kimi Linear answered with other layers"
+    "Checkpoints that people run at home and elsewhere: the weights that transformers builds, and products in a decode of them"
     monkeypatch.setattr("lm_predictor.obtain.confirm.can_trace", lambda: False)
     cost = analyze(FOUND[name]["config"], DB, trace=False)
     assert cost.parameters == FOUND[name]["parameters"]
@@ -53,15 +53,37 @@ def test_a_config_that_a_repository_has(name, monkeypatch):
 @pytest.mark.parametrize("name", [name for name, row in FOUND.items() if not row["parameters"]])
 def test_a_type_that_transformers_does_not_have(name, monkeypatch):
     monkeypatch.setattr("lm_predictor.obtain.confirm.can_trace", lambda: False)
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match="no stored record fits this config|must be a positive integer"):
         analyze(FOUND[name]["config"], DB, trace=False)
 
 
-def test_the_lists_of_kimi_linear_say_its_layers():
+@pytest.mark.parametrize("many", [5, 12, 31])
+def test_gemma_4_of_another_number_of_layers(many, monkeypatch):
+    """What its layers have otherwise is said by their kind, in a published config as in a saved one, and its last is full whatever a config says
+
+    Without overrides it is another model; where each layer has an input of its own, tables grow with the layers, and a record is for their number.
+    """
+    pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from lm_predictor.models.sources.loading import full_config
+    from lm_predictor.obtain.confirm import built_parameters
+    own = presets()["google/gemma-4-26B-A4B"]["config"]
+    config = own | {"num_hidden_layers": many, "layer_types": (["sliding_attention", "full_attention", "sliding_attention"] * many)[:many]}
+    full = full_config(config)
+    theirs = built_parameters(full)
+    monkeypatch.setattr("lm_predictor.obtain.confirm.can_trace", lambda: False)
+    for given in (config, full.to_dict()):
+        assert analyze(given, DB, trace=False).parameters == theirs
+    for other in (config | {"per_layer_config": None}, {"model_type": "gemma4_text", "num_hidden_layers": many}):
+        with pytest.raises(ModelError):
+            analyze(other, DB, trace=False)
+
+
+def test_the_lists_of_kimi_linear_say_its_layers(monkeypatch):
     "Its config names the full and the linear layers, counted from one; a model of 27 layers has 7 full ones, where its class would take 6"
+    monkeypatch.setattr("lm_predictor.obtain.confirm.can_trace", lambda: False)
     config = FOUND["moonshotai/Kimi-Linear-48B-A3B-Instruct"]["config"]
     lists = config["linear_attn_config"]
-    assert [n for n in lists["full_attn_layers"]] == [4, 8, 12, 16, 20, 24, 27]
+    assert lists["full_attn_layers"] == [4, 8, 12, 16, 20, 24, 27]
     cost = analyze(config, DB, trace=False)
     assert [cost.values[f"num_layers_{k}"] for k in (1, 2, 3)] == [1, 19, 7] and cost.parameters == 49_122_675_072
     other = lists | {"full_attn_layers": [4], "kda_layers": [*range(1, 4), *range(5, 28)]}
