@@ -51,7 +51,7 @@ def _for_every_layer(record: ModelRecord, config: dict) -> dict:
         raise ModelError(f"config: {other} differs from layer to layer, traced with one number for all of them")
     return {n: row[0] for n, row in rows.items()}
 
-
+# %% ../../nbs/models/00_matching.ipynb #dae35361
 def spelt(record: ModelRecord, config: dict) -> dict:
     "A config with the language model's entries at the top, each under the name that its class gives it"
     tied, config, found = _tied(record, config), flat(config), {}

@@ -82,6 +82,16 @@ def _as_part(kind: str, given: dict, language: dict) -> dict:
     return {"model_type": kind, **whole, "text_config": part}
 
 
+def _two_ties(given: dict) -> str:
+    "The sentence about a whole that ties its embeddings otherwise than its part for language; else empty"
+    own, tie = _place(given), "tie_word_embeddings"
+    both = [given.get(tie), given.get(own, {}).get(tie)]
+    if None in both or both[0] == both[1]:
+        return ""
+    whole, part = map(str.lower, map(str, both))
+    return f"{tie} is {part} in its {own}, which counts here, and {whole} beside that"
+
+# %% ../../nbs/models/02_parts.ipynb #e0571bb6
 def language_of(config: dict) -> tuple[dict, str, str]:
     "As `language_part`, with what is said in two: of the parts left out, and of the type that it is answered as"
     kind, table, named, given = config["model_type"], architectures(), "", config
@@ -98,6 +108,8 @@ def language_of(config: dict) -> tuple[dict, str, str]:
         config = {**config, "model_type": row["is"]}
     if alone and kind in table["images"] and config["model_type"] not in table["causal"]:
         config = _as_part(kind, given, config)  # its class runs on text alone; no other has its layers
+    elif alone:
+        alone = "; ".join(filter(None, [alone, _two_ties(given)]))
     return config, alone, named
 
 

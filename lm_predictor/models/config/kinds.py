@@ -100,7 +100,7 @@ def stated(
     rows = _of_each(raw, column, layers)
     return [*rows[:-1], column["last"]] if "last" in column else rows
 
-
+# %% ../../../nbs/models/config/03_kinds.ipynb #bf57863e
 def _of_each(raw: dict, column: dict, layers: int) -> list:
     "What a config itself, or a rule of its class, says of each layer"
     name, given = column["name"], raw.get(column["name"]) if column["name"] else None

@@ -110,7 +110,8 @@ def setting(config: dict, name: str, default):
 def essence(value, about: dict):
     """What of a value counts for a setting.
 
-    about: `number` where any number does the same, or a list of as many numbers, `each` where a list stands for its one entry.
+    about: `number` where any number does the same, or a list of as many numbers; `each` where a list stands for its
+    one entry.
     """
     if about.get("number") and not isinstance(value, (list, tuple)):
         return isinstance(value, (int, float)) and not isinstance(value, bool)

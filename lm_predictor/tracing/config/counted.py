@@ -143,7 +143,7 @@ def layer_keys(config) -> list[tuple]:
     "What makes up the kind of each layer, as the model is built on the meta device"
     return _built(config)[0]
 
-
+# %% ../../../nbs/tracing/config/01_counted.ipynb #97cdcc0c
 def _entries(pattern: Pattern, many: int, given: bool, rng: random.Random) -> dict:
     "An entry drawn by chance for each rule of a pattern; given: also a list of the layers that a rule picks"
     found = {}
