@@ -160,6 +160,11 @@ def _draw_patterns(base: dict, config: dict, layers: str | None, rng: random.Ran
             config[key] = [rng.choice(value) for _ in range(new)]
         elif isinstance(value, list) and value and all(type(v) is int for v in value) and max(value) < old and "cycles" not in key:
             config[key] = sorted({rng.randrange(new) for _ in value})
+        elif isinstance(value, dict):
+            lists = {k: rows for k, rows in value.items() if isinstance(rows, list)}
+            if len(lists) == 2 and sorted(sum(lists.values(), [])) == [*range(1, old + 1)]:  # they share the layers out, from 1 on
+                first = sorted(rng.sample(range(1, new + 1), rng.randint(0, new)))
+                config[key] = value | dict(zip(lists, (first, [i for i in range(1, new + 1) if i not in first])))
     for key in ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"):
         if isinstance(base.get(key), int):
             config[key] = rng.randint(0, new)
