@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from itertools import groupby
 
 from ...records.source import source_file
@@ -86,9 +87,9 @@ def fold(call: Call, names: dict, rename: dict | None = None) -> dict:
 
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #ec59daa9
 def _key(event) -> tuple:
-    "What two events of the same kind share: everything but which tensors they touch"
-    if isinstance(event, Call):
-        return *signature(event), event.repeat
+    "What two events of the same kind share: everything but which tensors they touch, and the numbers of modules"
+    if isinstance(event, Call):  # a layer's q_proj, k_proj and v_proj do the same, and are no loop
+        return *signature(event), event.repeat, re.sub(r"\.\d+(?=\.|$)", ".*", event.path)
     return (
         event.name, event.line, event.file, event.via, event.flops, event.shape, event.types, event.pairs,
         tuple(e for _, e, _ in event.reads), tuple(e for _, e in event.writes)
