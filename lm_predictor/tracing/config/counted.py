@@ -19,7 +19,7 @@ from ...models.config.attributes import LAYERS, SYMBOLIC, part_of, text_config
 from ...models.sources.hub import quiet
 from ...models.config.kinds import RULES, SPELT, stated
 from ...models.config.settings import bookkeeping, overrides
-from .reads import consumed_keys, follows, plain, words_of, written
+from .reads import consumed_keys, follows, inner_words, plain, words_of, written
 from ..runtime.building import build
 from ..runtime.layers import layer_count, layer_key, layer_lists, layers_name, per_layer
 
@@ -311,13 +311,12 @@ def _spellings(config, name: str, values: list, made: list | None):
 # %% ../../../nbs/tracing/config/01_counted.ipynb #35213c73
 def _shares(config, name: str, values: list, made: list | None):
     "Columns by two lists in an entry that share out the layers, counted from one, of which a class makes a list"
-    cls, many, kinds = type(config), layer_count(config), [*dict.fromkeys(map(str, values))]
+    many, kinds = layer_count(config), [*dict.fromkeys(map(str, values))]
     if len(kinds) != 2:
         return
     rows = [[kinds[(i // n) % 2] for i in range(many)] for n in (1, 2, 3)]
-    words = sorted({*re.findall(r"""["'](\w+)["'] in \w+""", written(cls))})
-    for key, (a, b) in itertools.product(consumed_keys(cls), itertools.permutations(words, 2)):
-        column = {"name": name, "by": "shared out", "key": f"{key}.{a}", "also": f"{key}.{b}", "values": kinds}
+    for one, other in itertools.permutations(inner_words(type(config)), 2):
+        column = {"name": name, "by": "shared out", "key": one, "also": other, "values": kinds}
         try:
             told = [per_layer(_made(config, _spelt(column, row) | {name: None}, many), many).get(name) for row in rows]
         except Exception:  # a config class refuses in many ways
