@@ -16,6 +16,7 @@ from ..options import Command, Refusal, UsageError, amount, count, is_class, num
 from ..terminal import Progress, print_table, tracing
 from ...compare import compare
 from ....cost.tree.expand import ExpandError, reachable
+from ....formula.language import parse_condition
 from ....models.parts import language_config
 from ....models.config.validation import NeedsTrace, check_numbers
 from ....obtain.build import interrupts
@@ -227,7 +228,8 @@ def compared_at(
         if values:
             return variant, list(given), values
     asked = ", ".join(f"{n}={v}" for n, v in given.items()) or "this case"
-    conditions = " or ".join(dict.fromkeys(", ".join(v.assumptions) for v in variants))
+    met = lambda v: [text for text in v.assumptions if parse_condition(text).names & given.keys()] or v.assumptions
+    conditions = " or ".join(dict.fromkeys(", ".join(met(v)) for v in variants))
     raise Refusal(f"no numbers fit {asked} and the conditions of the trace: {conditions}")
 
 # %% ../../../../nbs/app/cli/database/02_agent.ipynb #c24f42e7
