@@ -36,12 +36,12 @@ def _place(config: dict) -> str:
 
 def _inner(config: dict, usual: str) -> dict:
     "The config of the language model's part, with what the whole states for it; usual: its type if it names none"
-    name = _place(config)
-    shared = [k for k in _SHARED if name != "thinker_config" or k != "tie_word_embeddings"]  # that says it of itself
-    whole = {k: config[k] for k in shared if config.get(k) is not None}
+    name, table = _place(config), architectures()
+    itself = ("tie_word_embeddings",) if config[name].get("model_type") in table["images"] else ()  # a whole says it
+    whole = {k: config[k] for k in _SHARED if config.get(k) is not None and k not in itself}
     own = {k: v for k, v in config[name].items() if v is not None or k not in whole}
     inner = {"model_type": usual, **own, **({} if "tie_word_embeddings" in own else whole)}
-    sets = architectures()["sets"].get(config["model_type"], {})
+    sets = table["sets"].get(config["model_type"], {})
     inner |= {k: v for k, v in sets.items() if inner.get(k) is None}
     return inner | {k: v for k, v in whole.items() if k == "quantization_config"}
 
@@ -50,7 +50,8 @@ def _without_text(kind: str, config: dict) -> str:
     "The sentence about a config of a model with parts that has no language model"
     others = sorted(n for n, v in config.items() if n.endswith("_config") and isinstance(v, dict))
     found = f"; it has {' and '.join(others)}" if others else ""
-    return f"config: {kind} keeps its language model in text_config, and this one has none{found}"
+    place = ELSEWHERE.get(kind, "text_config")
+    return f"config: {kind} keeps its language model in {place}, and this one has none{found}"
 
 
 def _parts_left(config: dict) -> list[str]:
@@ -67,7 +68,7 @@ def _inside(kind: str, config: dict, usual: str) -> tuple[dict, str]:
     if own:
         more = architectures()["says"].get(kind)
         return _inner(config, usual or kind), "; ".join(filter(None, [f"{alone} {own}", more]))
-    if usual and "hidden_size" not in config:
+    if (usual or kind in ELSEWHERE) and "hidden_size" not in config:
         raise ModelError(_without_text(kind, config))
     if usual and kind not in architectures()["causal"]:  # older files have its entries at the top
         return {k: v for k, v in config.items() if k not in left} | {"model_type": usual}, f"{alone} own entries"
