@@ -147,6 +147,12 @@ def _held(model, before: list, *given) -> int:
     return sum(t.numel() * t.element_size() for t in held)
 
 # %% ../../../nbs/verification/runs/03_generate_run.ipynb #9c7d974f
+def _added(ids, seq_len: int, cache_len: int) -> int:
+    "How many tokens a class's generate puts behind the text, of a forward that is given ids"
+    many = seq_len if ids is None else ids.shape[1]
+    return 0 if many == seq_len else max(many - seq_len - cache_len, 0)
+
+
 def generated(model, prompt: int, new: int = 2) -> list[Step]:
     "The forwards of one call of generate on a prompt of so many tokens, for `new` more; raises what it raises"
     steps, original, before = [], model.forward, kept_by_modules(model)
@@ -155,7 +161,9 @@ def generated(model, prompt: int, new: int = 2) -> list[Step]:
     def forward(*args, **kwargs):
         with FlopCounterMode(display=False) as counter:
             out = original(*args, **kwargs)
-        tokens = (1, prompt + len(steps) - 1) if steps else (prompt, 0)
+        seq_len, cache_len = (1, prompt + len(steps) - 1) if steps else (prompt, 0)
+        more = _added(kwargs.get("input_ids", args[0] if args else None), seq_len, cache_len)
+        tokens = (seq_len, cache_len + more) if steps else (seq_len + more, 0)
         steps.append(Step(*tokens, counter.get_total_flops(), _held(model, before, out, kwargs)))
         return out
 
