@@ -225,6 +225,12 @@ def find_line(stack: list, cls) -> tuple:
     return name or code.co_filename, _statement_line(code.co_filename, line), via
 
 # %% ../../../nbs/tracing/recording/03_recorder.ipynb #c0ffee02
+@cached()
+def _as_many(elements, others) -> bool:
+    "Whether two numbers of elements are one, also where sums are written in two ways"
+    return elements == others or isinstance(elements - others, sympy.Expr) and sympy.expand(elements - others) == 0
+
+
 def in_elements_of(store: Storage, t: torch.Tensor, elements):
     "A number of elements of a tensor, in elements of the memory that it views, which may have another type"
     mine, its = t.element_size(), torch.empty(0, dtype=store.dtype, device="meta").element_size()
@@ -313,7 +319,7 @@ class Recorder(TorchDispatchMode):
             store, elements = self.storage(t), cost.reads.get(i, o.distinct)
             if elements != 0:
                 elements = in_elements_of(store, t, elements)
-                part = None if elements == store.elements else (i in cost.reads, view_key(t))
+                part = None if _as_many(elements, store.elements) else (i in cost.reads, view_key(t))
                 rows.setdefault((store.id, view_key(t)), (store.id, elements, part))
         return list(rows.values())
 
