@@ -198,8 +198,12 @@ def _states_default(raw: dict, name: str, about: dict) -> bool:
     return stated and _given(raw, name, about) == about["default"]
 
 
-def _broken(record: ModelRecord, values: dict) -> Iterator[str]:
-    "The conditions of a record that sizes do not satisfy"
+def _broken(record: ModelRecord, raw: dict, values: dict) -> Iterator[str]:
+    "The conditions of a record that sizes do not satisfy; raw: a config, each entry under the name of its class"
+    for size in sorted(values.keys() & record.symbols.keys()):
+        for name, usual in record.symbols[size].get("above", {}).items():
+            if type(given := raw.get(name, usual)) is int and given >= values[size]:
+                yield f"{name} is {given}, which must be below {record.symbols[size]['names'][0]} {values[size]}"
     yield from (f"{c} does not hold" for c in record.conditions if c.names <= set(values) and not c.holds(values))
     if values.get("num_kv_heads") == 1 and "num_heads > num_kv_heads" in record.assumptions:
         yield "num_kv_heads is 1, traced with more: one head is repeated without a copy"
@@ -230,7 +234,7 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
             yield f"{name} follows from {computed or 'other sizes'}, which is not what was traced"
         else:
             yield f"{name} is {_brief(value)}, traced {_with(about['value'])}"
-    yield from _broken(record, values)
+    yield from _broken(record, raw, values)
 
 # %% ../../nbs/models/00_matching.ipynb #85e8a1d4
 def fits(record: ModelRecord, config: dict) -> str:

@@ -74,6 +74,7 @@ _NAMED = {
     "properties": {
         "names": {"type": "array", "items": _TEXT, "minItems": 1}, "default": {"type": ["integer", "null"]},
         **dict.fromkeys(("derived", "listed"), {"type": "boolean"}),
+        "above": {"type": "object", "additionalProperties": {"type": ["integer", "null"]}},  # entry -> class's default
         "tied": {  # what a whole has by default, and its part for language; null where one decides nothing
             "type": "object", "required": ["whole", "part"], "additionalProperties": False,
             "properties": {"whole": {"type": ["boolean", "null"]}, "part": {"type": ["boolean", "null"]}}

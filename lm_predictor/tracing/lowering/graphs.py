@@ -38,7 +38,7 @@ from ...records.cases import Case
 
 # %% auto #0
 __all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'condition_text', 'form_conditions',
-           'region_conditions', 'assumptions_of', 'config_defaults', 'experts_of', 'model_record']
+           'region_conditions', 'assumptions_of', 'padding', 'config_defaults', 'experts_of', 'model_record']
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #97ff7413
 def item_bytes(storage, own: torch.dtype = torch.bfloat16) -> Formula:
@@ -295,15 +295,22 @@ def assumptions_of(trace: ModelTrace, case: str = "") -> tuple:
     With it what the code asked about the sizes of that case.
     """
     texts = region_conditions(trace, case) if case else [*trace.symbols.relation.assumptions, *_all_layers(trace)]
-    bounded = bool(case) and len(trace.windows) == 1
+    bounded, row = bool(case) and len(trace.windows) == 1, f"vocab_size > {padding(trace)}"
     for guard in dict.fromkeys(trace.guards(case)):
         for part in trace.symbols.parts(guard):
             text = condition_text(trace.symbols.clean(part))
-            if not text or text in texts or (bounded and _about_window(text, trace)):
+            if text in ("", row, *texts) or (bounded and _about_window(text, trace)):
                 continue
             if _excludes(text, case) or not _always(text, trace, True):
                 texts.append(text)
     return tuple(texts)
+
+
+def padding(trace: ModelTrace) -> int | None:
+    "The token whose row of a table of words stands for padding; None where no table has one"
+    rows = (m.padding_idx for m in trace.model.modules() if isinstance(m, torch.nn.Embedding))
+    token = getattr(text_config(trace.config), "pad_token_id", None)
+    return token if token is not None and token in rows else None
 
 
 def _all_layers(trace: ModelTrace) -> list[str]:
@@ -403,6 +410,8 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
         symbols["num_kv_heads"]["default"] = None  # which stands for as many
     if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
         symbols["head_dim"]["derived"] = _derived_head_dim(text_config(config))
+    if "vocab_size" in symbols and padding(trace) is not None:  # whatever token it is, its row costs what others do
+        symbols["vocab_size"]["above"] = {"pad_token_id": base.get("pad_token_id")}
     return symbols | {TIE: symbols[TIE] | ties_of(config, trace.model)}
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #812502f9
