@@ -2,6 +2,7 @@
 
     python benchmarks/vision.py [TYPE ...] [--language] [--store DIRECTORY]
     python benchmarks/vision.py --shipped [TYPE ...]
+    python benchmarks/vision.py --ties [TYPE ...]
     python benchmarks/vision.py --published [--store DIRECTORY]
 
 Goes over the types that transformers has for images and text, each with the config in CONFIGS, else the one of its
@@ -9,6 +10,7 @@ class. Of each it says whether its image part is traced (its FLOPs in matrix pro
 two workloads, of images of different sizes and numbers), whether the parameters of image part and language model are
 those of the whole, and, with --language, whether its language model is traced. --store keeps the records.
 With --shipped, only whether a record that ships answers its language part, without a trace, and why not.
+With --ties, where it says that its embeddings are tied, as built models show, beside the table that ships.
 """
 import argparse
 import json
@@ -19,12 +21,14 @@ import warnings
 from pathlib import Path
 
 from lm_predictor.models.sources.hub import quiet
-from lm_predictor.models.parts import architectures, language_part
+from lm_predictor.models.parts import ELSEWHERE, TEXT, architectures, language_part
 from lm_predictor.models.config.validation import ModelError
 from lm_predictor.obtain.analyze import analyze
 from lm_predictor.models.sources.type_configs import type_config
 from lm_predictor.obtain.vision import trace_vision
 from lm_predictor.records.vision import store_vision
+
+TIE = "tie_word_embeddings"
 
 SIGLIP = {"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304,
           "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 14}
@@ -230,6 +234,40 @@ def shipped(kinds: list) -> int:
     return 0
 
 
+def what_ties(kind: str) -> dict:
+    "Where a type says that its embeddings are tied, as models built on the meta device show: whole and part"
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+    usual = AutoConfig.for_model(kind)
+    place = next(n for n in (ELSEWHERE.get(kind, ""), *TEXT) if n and hasattr(usual, n))
+    inner = {k: v for k, v in getattr(usual, place).to_dict().items() if k != TIE}
+
+    def tied(whole: dict, part: dict) -> bool:
+        with torch.device("meta"):
+            made = AutoModelForImageTextToText.from_config(type(usual)(**{place: {**inner, **part}}, **whole))
+        return getattr(made.get_output_embeddings(), "weight", None) is made.get_input_embeddings().weight
+
+    yes, no = {TIE: True}, {TIE: False}
+    whole, part = (tied(*both) != tied(no, no) for both in ((yes, no), (no, yes)))
+    return {"whole": tied({}, no) if whole else None, "part": tied(no, {}) if part else None}
+
+
+def ties(kinds: list) -> int:
+    "Print of each type where it says that its embeddings are tied, and whether the table that ships has it so"
+    known, wrong = architectures()["ties"], 0
+    for kind in kinds:
+        try:
+            with quiet():
+                found = what_ties(kind)
+        except Exception as e:  # whatever its code raises, and a type without a part for language
+            print(f"{kind}: {type(e).__name__}: {' '.join(str(e).split())[:120]}", flush=True)
+            continue
+        right = known.get(kind, {"whole": None, "part": None}) == found
+        wrong += not right
+        print(f"{kind}: {found}{'' if right else ', which is not what ships'}", flush=True)
+    return 2 if wrong else 0
+
+
 def row(kind: str, language: bool, store: Path | None) -> tuple[bool, str]:
     "Whether a type is whole, and what is to be said of it"
     start, found = time.time(), images_of(kind)
@@ -272,12 +310,15 @@ def main(argv=None) -> int:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--published", action="store_true")
     parser.add_argument("--shipped", action="store_true")
+    parser.add_argument("--ties", action="store_true")
     args = parser.parse_args(argv)
     if args.published:
         return published(args.store)
     kinds, whole = args.types or architectures()["images"], 0
     if args.shipped:
         return shipped(kinds)
+    if args.ties:
+        return ties(kinds)
     for kind in kinds:
         good, said = row(kind, args.language, args.store)
         whole += good

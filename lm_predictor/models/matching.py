@@ -81,12 +81,19 @@ def _width_of_head(record: ModelRecord, config: dict) -> int:
     return width // heads
 
 
-def _computed(config: dict, about: dict) -> int | None:
+def _entry(record: ModelRecord, config: dict, name: str, usual: int | None) -> int | None:
+    "An entry of a config, or what its class makes of others where it is not given; usual: its default"
+    about = next((a for a in record.symbols.values() if name in a["names"] and "computed" in a), None)
+    given = config_value(config, about["names"] if about else [name])
+    return given if given is not None else _computed(record, config, about) if about else usual
+
+
+def _computed(record: ModelRecord, config: dict, about: dict) -> int | None:
     "What the class of a config computes of its other entries for a symbol; None where it takes what is given"
     rule = about.get("computed")
     if not rule or not rule["always"] and config_value(config, about["names"]) is not None:
         return None
-    entries = {name: config_value(config, [name], default) for name, default in rule["defaults"].items()}
+    entries = {name: _entry(record, config, name, default) for name, default in rule["defaults"].items()}
     if None in entries.values():
         return None
     for name, value in entries.items():
@@ -104,7 +111,7 @@ def symbol_values(record: ModelRecord, config: dict, absent: list | None = None)
     values = layer_counts(config, record.layers)
     for symbol, about in ((s, a) for s, a in record.symbols.items() if s not in values):
         value = config_value(config, about["names"], about["default"])
-        computed = _computed(config, about)
+        computed = _computed(record, config, about)
         if symbol == "num_kv_heads" and (value is None or _null(config, about["names"])):
             value = config_value(config, record.symbols["num_heads"]["names"], record.symbols["num_heads"]["default"])
         given = config_value(config, about["names"])

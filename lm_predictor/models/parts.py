@@ -16,7 +16,7 @@ __all__ = ['TEXT', 'ELSEWHERE', 'architectures', 'language_of', 'language_part',
 
 # %% ../../nbs/models/02_parts.ipynb #aca5c917
 def architectures() -> dict:
-    "The table of model types: names, parts, sets, says, causal, images"
+    "The table of model types: names, parts, sets, says, causal, images, ties"
     return read_json(shipped_directory() / "architectures.json")
 
 # %% ../../nbs/models/02_parts.ipynb #7a6205d7
@@ -25,7 +25,8 @@ ELSEWHERE = {  # types that have a name of their own for it
     "pi0": "vlm_config", "vision-encoder-decoder": "decoder",
     **dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe", "qwen3_asr"), "thinker_config")
 }
-_SHARED = ("quantization_config", "tie_word_embeddings", "torch_dtype", "dtype")  # what a whole states for its parts
+_TIE = "tie_word_embeddings"
+_SHARED = ("quantization_config", _TIE, "torch_dtype", "dtype")  # what a whole states for its parts
 
 
 def _place(config: dict) -> str:
@@ -34,13 +35,24 @@ def _place(config: dict) -> str:
     return next((n for n in names if isinstance(config.get(n), dict)), "")
 
 
+def _tied(config: dict, own: dict) -> bool | None:
+    "Whether a whole ties its embeddings, where it says so itself and it is known what decides; own: its part's entries"
+    rule, whole = architectures()["ties"].get(config["model_type"]), config.get(_TIE)
+    if rule is None or whole not in (True, False):
+        return None
+    said = [whole] if rule["whole"] is not None else []
+    said += [own.get(_TIE, rule["part"])] if rule["part"] is not None else []
+    return next((v for v in said if v not in (True, False)), any(said))  # a mistake, found where it is read
+
+
 def _inner(config: dict, usual: str) -> dict:
     "The config of the language model's part, with what the whole states for it; usual: its type if it names none"
     name, table = _place(config), architectures()
-    itself = ("tie_word_embeddings",) if config[name].get("model_type") in table["images"] else ()  # a whole says it
+    itself = (_TIE,) if config[name].get("model_type") in table["images"] else ()  # a whole says it
     whole = {k: config[k] for k in _SHARED if config.get(k) is not None and k not in itself}
     own = {k: v for k, v in config[name].items() if v is not None or k not in whole}
-    inner = {"model_type": usual, **own, **({} if "tie_word_embeddings" in own else whole)}
+    inner = {"model_type": usual, **own, **({} if _TIE in own else whole)}
+    inner |= {} if itself or (tied := _tied(config, own)) is None else {_TIE: tied}
     sets = table["sets"].get(config["model_type"], {})
     inner |= {k: v for k, v in sets.items() if inner.get(k) is None}
     return inner | {k: v for k, v in whole.items() if k == "quantization_config"}
@@ -89,8 +101,11 @@ def _two_ties(given: dict) -> str:
     both = [given.get(tie), given.get(own, {}).get(tie)]
     if None in both or both[0] == both[1]:
         return ""
-    whole, part = map(str.lower, map(str, both))
-    return f"{tie} is {part} in its {own}, which counts here, and {whole} beside that"
+    rule, (whole, part) = architectures()["ties"].get(given["model_type"], {"whole": None}), map(str.lower, map(str, both))
+    if rule["whole"] is None:
+        return f"{tie} is {part} in its {own}, which counts here, and {whole} beside that"
+    counts = "either of which ties them" if rule["part"] is not None else "which counts here"
+    return f"{tie} is {part} in its {own}, and {whole} beside that, {counts}"
 
 # %% ../../nbs/models/02_parts.ipynb #e0571bb6
 def language_of(config: dict) -> tuple[dict, str, str]:

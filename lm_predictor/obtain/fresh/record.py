@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 from ...records.storage.files import model_path
 from ...models.config.attributes import flat, part_of
@@ -54,19 +55,40 @@ def _with_part(about: dict, config: dict, whole: dict) -> dict:
     return about
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #26545484
+def _of_one(value: int, name: str, n: int, twice: int) -> str:
+    "A multiple of an entry and a constant, or a part of it rounded up, as its value and that at twice the entry tell"
+    slope, rest = divmod(twice - value, n)
+    constant = value - slope * n
+    text = f"{slope}*{name}" if slope != 1 else name
+    text += f" {'+' if constant > 0 else '-'} {abs(constant)}" * bool(constant)
+    return text if not rest else f"ceil({name}/{n // value})" if n % value == 0 else ""
+
+
+def _of_two(value: int, entries: dict, made) -> str:
+    "The product of two entries, or a multiple of their quotient"
+    if math.prod(entries.values()) == value:
+        return "*".join(sorted(entries))
+    top, bottom = sorted(entries, key=lambda name: -(made(**{name: 2 * entries[name]}) or 0))
+    part = Fraction(value * entries[bottom], entries[top])
+    above = top if part.numerator == 1 else f"{part.numerator}*{top}"
+    below = bottom if part.denominator == 1 else f"({part.denominator}*{bottom})"
+    return f"{above}//{below}" if max(part.numerator, part.denominator) <= 16 else ""
+
+
 def _rule_of(value: int, entries: dict, made) -> str:
-    "The product of two entries, a multiple of one and a constant, or a part of one rounded up; empty for another rule"
+    "A formula of one entry or two that gives what the class makes of them, here and at other numbers; empty without one"
     if len(entries) == 1:
         [(name, n)] = entries.items()
-        slope, rest = divmod(made(**{name: 2 * n}) - value, n)
-        constant = value - slope * n
-        text = f"{slope}*{name}" if slope != 1 else name
-        text += f" {'+' if constant > 0 else '-'} {abs(constant)}" * bool(constant)
-        rule = text if not rest else f"ceil({name}/{n // value})" if n % value == 0 else ""
+        rule = _of_one(value, name, n, made(**{name: 2 * n}))
     else:
-        rule = "*".join(sorted(entries)) if len(entries) == 2 and math.prod(entries.values()) == value else ""
-    other = {name: (3 + 2 * i) * n + ("ceil" in rule) for i, (name, n) in enumerate(entries.items())}
-    return rule if rule and made(**other) == parse(rule).evaluate(other) else ""
+        rule = _of_two(value, entries, made) if len(entries) == 2 else ""
+    last = next(iter(reversed(rule.split("//"))), "")  # a head goes into the width that is shared out
+    for times in (3, 4, 5) if rule else ():
+        rows = enumerate(sorted(entries, key=lambda name: name not in last))
+        other = {name: times * (1 + 2 * i) * entries[name] + ("ceil" in rule) for i, name in rows}
+        if (found := made(**other)) is not None:  # else the class refuses these
+            return rule if found == parse(rule).evaluate(other) else ""
+    return ""
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #c457e609
 def _computed_of(about: dict, config: dict, aliases: dict) -> dict:
@@ -87,9 +109,10 @@ def _computed_of(about: dict, config: dict, aliases: dict) -> dict:
     entries = {k: v for k, v in whole.items() if type(v) is int and v > 0 and not bookkeeping(k)}
     others = {k: v for k, v in entries.items() if k not in names and k not in aliases}
     sources = {k: v for k, v in others.items() if made(**{k: 2 * v}) not in (None, value)}
-    rule = _rule_of(value, sources, made)
+    direct = {k: v for k, v in sources.items() if made(**{**sources, k: 2 * v}) != value}  # not by way of another one
+    rule = _rule_of(value, direct, made)
     usual = flat(full_config({"model_type": config["model_type"]}).to_dict()) if rule else {}
-    defaults = {k: n if type(n := usual.get(k)) is int else None for k in sources}
+    defaults = {k: n if type(n := usual.get(k)) is int else None for k in direct}
     return {"formula": rule, "defaults": defaults, "always": made(**{names[-1]: value + 64}) == value} if rule else {}
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #cab139d3

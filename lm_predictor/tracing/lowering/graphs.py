@@ -340,10 +340,12 @@ def _derived_head_dim(config) -> bool:
 
 
 def _heads_alike(config) -> bool:
-    "Whether a config class that calls them `num_kv_heads` has as many heads of keys and values as of queries"
+    "Whether a config class has as many heads of keys and values as of queries where nothing is said of them"
+    name = next((n for n in ("num_key_value_heads", "num_kv_heads") if hasattr(config, n)), "")
+    made = lambda heads: type(config)(hidden_size=160 * heads, num_attention_heads=heads)
     try:
-        return type(config)(hidden_size=960, num_attention_heads=6).num_kv_heads == 6
-    except Exception:  # a class that refuses these sizes, or has no such entry
+        return bool(name) and all(getattr(made(heads), name) == heads for heads in (6, 10))
+    except Exception:  # a class that refuses these sizes
         return False
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #9050ad59
