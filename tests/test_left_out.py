@@ -1,4 +1,4 @@
-"""Is an entry that a published config leaves out what its class makes of it?
+"""Is an entry that a published config leaves out what its class makes of it, and is one that is saved again the same?
 
 Each entry of each preset is left out in turn. Where a record still answers, the number that it takes for each symbol is
 that of the config as transformers completes it: LLaMA-65B of 2023 has no `num_key_value_heads`, and 64 of them.
@@ -16,6 +16,7 @@ from lm_predictor.models.parts import language_part
 from lm_predictor.models.sources.hub import presets, quiet
 from lm_predictor.models.sources.loading import full_config
 from lm_predictor.records.model import record_to_json
+from lm_predictor.obtain.analyze import analyze
 from lm_predictor.records.storage.database import Database, shipped_directory
 
 TYPES = sorted({language_part(p["config"])[0]["model_type"] for p in presets().values()})
@@ -59,6 +60,20 @@ def test_an_entry_that_is_left_out_is_what_its_class_makes_of_it(kind):
                 other = {s: (n, made[s]) for s, n in ours.items() if n != made[s]}
                 wrong |= {(name, key): (s, row) for s, row in other.items() if _counts(record, s)}
     assert wrong == {}
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_a_config_that_transformers_saves_again_is_the_same(short, tmp_path):
+    "What a fine-tune has in its folder: the class's defaults, infinities as objects, the ties of a part beside the whole's"
+    from transformers import AutoConfig
+    place, other = tmp_path / "config.json", {}
+    for name, preset in presets().items():
+        with quiet():
+            saved = AutoConfig.for_model(**{k: v for k, v in preset["config"].items() if k != "custom_code"})
+            place.write_text(saved.to_json_string(use_diff=short), encoding="utf-8")
+            both = [analyze(model, trace=False).parameters for model in (str(place), name)]
+        other |= {name: both} if both[0] != both[1] else {}
+    assert other == {}
 
 
 def test_the_first_llamas_have_as_many_heads_of_keys_as_of_queries():

@@ -292,12 +292,12 @@ def note_given(record: ModelRecord, *configs: dict, resized: tuple = ()) -> Mode
     return replace(record, settings=settings)
 
 # %% ../../nbs/models/00_matching.ipynb #5e771c03
-_COMMON = frozenset(  # entries that every class of transformers knows, older spellings among them
+_COMMON = frozenset(  # entries that every class of transformers knows, older spellings and one of Llama 4's files among them
     "add_cross_attention attn_implementation chunk_size_feed_forward custom_code dtype finetuning_task is_decoder "
     "is_encoder_decoder max_length model_max_length per_layer_config prefix pruned_heads quantization_config "
     "rope_parameters rope_scaling rope_theta partial_rotary_factor temperature tf_legacy_loss tie_encoder_decoder "
     "top_k top_p use_bfloat16 use_return_dict text_config vision_config audio_config decoder generator "
-    "max_new_tokens do_sample cross_attention_hidden_size".split())
+    "max_new_tokens do_sample cross_attention_hidden_size nope_layer_interval".split())
 
 
 def unknown_names(record: ModelRecord, config: dict) -> list[str]:

@@ -101,7 +101,8 @@ def _two_ties(given: dict) -> str:
     both = [given.get(tie), given.get(own, {}).get(tie)]
     if None in both or both[0] == both[1]:
         return ""
-    rule, (whole, part) = architectures()["ties"].get(given["model_type"], {"whole": None}), map(str.lower, map(str, both))
+    rule = architectures()["ties"].get(given["model_type"], {"whole": None})
+    whole, part = map(str.lower, map(str, both))
     if rule["whole"] is None:
         return f"{tie} is {part} in its {own}, which counts here, and {whole} beside that"
     counts = "either of which ties them" if rule["part"] is not None else "which counts here"

@@ -78,9 +78,18 @@ def _beside(path: Path) -> dict:
         raise ModelError(f"{file} is no quantization of modelopt ({type(e).__name__}); move it away") from None
 
 
+_FLOATS = {"Infinity", "-Infinity", "NaN"}
+
+
+def _as_float(entry: dict):
+    "What an object of JSON stands for: transformers 5 writes `{'__float__': 'NaN'}` for a number that JSON has not"
+    words = entry.get("__float__") if len(entry) == 1 else None
+    return float(words) if isinstance(words, str) and words in _FLOATS else entry
+
+
 def _read_config(path: Path) -> dict:
     try:
-        config = json.loads(read_text(path))
+        config = json.loads(read_text(path), object_hook=_as_float)
     except OSError as e:
         raise ModelError(f"{path}: {(e.strerror or 'cannot be read').lower()}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as e:

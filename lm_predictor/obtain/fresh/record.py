@@ -76,7 +76,7 @@ def _of_two(value: int, entries: dict, made) -> str:
 
 
 def _rule_of(value: int, entries: dict, made) -> str:
-    "A formula of one entry or two that gives what the class makes of them, here and at other numbers; empty without one"
+    "A formula of one entry or two that gives what the class makes of them, at other numbers, too; empty without one"
     if len(entries) == 1:
         [(name, n)] = entries.items()
         rule = _of_one(value, name, n, made(**{name: 2 * n}))
