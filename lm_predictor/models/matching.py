@@ -292,7 +292,7 @@ def note_given(record: ModelRecord, *configs: dict, resized: tuple = ()) -> Mode
     return replace(record, settings=settings)
 
 # %% ../../nbs/models/00_matching.ipynb #5e771c03
-_COMMON = frozenset(  # entries that every class of transformers knows, older spellings and one of Llama 4's files among them
+_COMMON = frozenset(  # entries that every class of transformers knows, older spellings among them, one of Llama 4's
     "add_cross_attention attn_implementation chunk_size_feed_forward custom_code dtype finetuning_task is_decoder "
     "is_encoder_decoder max_length model_max_length per_layer_config prefix pruned_heads quantization_config "
     "rope_parameters rope_scaling rope_theta partial_rotary_factor temperature tf_legacy_loss tie_encoder_decoder "
