@@ -13,8 +13,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lm_predictor.tracing.runtime.building import (
-    build, constructor_arguments, defaults, symbolic_bins, symbolic_entries, symbolic_integers, symbolic_roots,
-    symbolic_selection
+    build, constructor_arguments, defaults, one_text, symbolic_bins, symbolic_entries, symbolic_integers,
+    symbolic_roots, symbolic_selection
 )
 from ..runtime.forward import Runnable
 from ..recording.recorder import TraceError
@@ -41,7 +41,7 @@ def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, a
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
     with (mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), symbolic_bins(),
           symbolic_entries(cut), SymbolicShapes(), constructor_arguments() as seen,
-          contextlib.ExitStack() as held):
+          one_text(), contextlib.ExitStack() as held):
         model = build(cut)
         held.enter_context(symbolic_selection(model))
         held.enter_context(symbolic_integers(*map(type, model.modules())))

@@ -25,9 +25,8 @@ from ...records.source import source_file
 from ..config.counted import counted_layers
 from ..recording.loops import fold_run
 from lm_predictor.tracing.runtime.building import (
-    build, constructor_arguments, defaults, held_assertions, symbolic_bins, symbolic_construction, symbolic_entries,
-    symbolic_integers, symbolic_roots,
-    symbolic_selection
+    build, constructor_arguments, defaults, held_assertions, one_text, symbolic_bins, symbolic_construction,
+    symbolic_entries, symbolic_integers, symbolic_roots, symbolic_selection
 )
 from ..runtime.layers import layer_count
 from ..runtime.forward import Runnable, call, empty_cache, module_state, renamed_cache
@@ -311,7 +310,7 @@ def _trace_cases(config, concrete, cases, progress, apart=False, near=False) -> 
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again
     with (mode, KnownShapes(), torch.device("meta"), defaults(), symbolic_roots(), symbolic_bins(),
           symbolic_entries(cut), SymbolicShapes(watch), constructor_arguments() as seen, symbolic_construction(),
-          held_assertions(), contextlib.ExitStack() as held):  # some code builds modules while it runs
+          held_assertions(), one_text(), contextlib.ExitStack() as held):  # some code builds modules while it runs
         model = build(cut)
         held.enter_context(symbolic_selection(model))
         held.enter_context(symbolic_integers(*map(type, model.modules())))

@@ -27,7 +27,7 @@ from ..recording.recorder import _CALL_CODE, SIZES
 # %% auto #0
 __all__ = ['constructor_arguments', 'default_dtype', 'defaults', 'symbolic_integers', 'symbolic_entries', 'symbolic_construction',
            'symbolic_roots', 'symbolic_bins', 'held_assertions', 'text_alone', 'Absent', 'without_packages',
-           'keys_of_another', 'build', 'symbolic_selection']
+           'keys_of_another', 'build', 'symbolic_selection', 'one_text']
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #ea300380
 @contextlib.contextmanager
@@ -303,4 +303,23 @@ def symbolic_selection(model):
     selects = getattr(text_config(model.config), "index_topk", None)
     files = {type(m).__module__ for m in model.modules()} if selects else ()
     with patched(*((sys.modules[f], "min", least) for f in files if f.startswith("transformers.models."))):
+        yield
+
+# %% ../../../nbs/tracing/runtime/01_building.ipynb #18f52785
+@contextlib.contextmanager
+def one_text():
+    "Within it, each row of tokens is one text for code that asks by their positions, as it is in every run"
+    from transformers import masking_utils
+    texts = masking_utils.find_packed_sequence_indices
+
+    def looked(question: torch.Tensor) -> bool:
+        "The answer of a run, which looks at the value"
+        question.item()
+        return True
+
+    def asked(position_ids):
+        with patched((masking_utils, "is_tracing", lambda _: False), (torch.Tensor, "__bool__", looked)):
+            return texts(position_ids)
+
+    with patched((masking_utils, "find_packed_sequence_indices", asked)):
         yield
