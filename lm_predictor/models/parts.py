@@ -99,9 +99,12 @@ def _two_ties(given: dict) -> str:
     "The sentence about a whole that ties its embeddings otherwise than its part for language; else empty"
     own, tie = _place(given), "tie_word_embeddings"
     both = [given.get(tie), given.get(own, {}).get(tie)]
+    rule = architectures()["ties"].get(given["model_type"], {"whole": None})
+    if both[0] is None and both[1] in (True, False) and rule["whole"] == (not both[1]):
+        part, usual = map(str.lower, map(str, (both[1], rule["whole"])))
+        return f"{tie} is {part} in its {own}, which counts here; where a whole says nothing, its class has {usual}"
     if None in both or both[0] == both[1]:
         return ""
-    rule = architectures()["ties"].get(given["model_type"], {"whole": None})
     whole, part = map(str.lower, map(str, both))
     if rule["whole"] is None:
         return f"{tie} is {part} in its {own}, which counts here, and {whole} beside that"

@@ -93,19 +93,20 @@ def _rule_of(value: int, entries: dict, made) -> str:
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #c457e609
 def _computed_of(about: dict, config: dict, aliases: dict) -> dict:
     "How a class computes one number of other entries of a config; empty where it does not"
-    names = about["names"]
-    spelt = {aliases.get(k, k): v for k, v in config.items()}
+    names, inside = about["names"], isinstance(config.get("text_config"), dict)
+    spelt = {aliases.get(k, k): v for k, v in (config["text_config"] if inside else config).items()}
     rest = {k: v for k, v in spelt.items() if k not in names}
+    completed = lambda own: flat(full_config({**config, "text_config": own} if inside else own).to_dict())
 
     def made(**changes) -> int | None:
         "What the class makes of the number where entries are others; None where it refuses them"
         with contextlib.suppress(Exception):  # a config class refuses in many ways
-            return config_value(flat(full_config({**rest, **changes}).to_dict()), names)
+            return config_value(completed({**rest, **changes}), names)
 
     value = made()
     if type(value) is not int:
         return {}
-    whole = {**flat(full_config(rest).to_dict()), **flat(rest)}
+    whole = {**completed(rest), **flat(rest)}
     entries = {k: v for k, v in whole.items() if type(v) is int and v > 0 and not bookkeeping(k)}
     others = {k: v for k, v in entries.items() if k not in names and k not in aliases}
     sources = {k: v for k, v in others.items() if made(**{k: 2 * v}) not in (None, value)}
@@ -126,8 +127,9 @@ def note_computed(record: ModelRecord, config: dict) -> ModelRecord:
     """
     symbols = dict(record.symbols)
     rotated = {"head_dim"} if "qk_rope_head_dim" in symbols else set()  # another name of the rotated part of a head
-    for symbol in symbols.keys() - (_OWN_RULES - rotated):
-        if rule := _computed_of(symbols[symbol], config, record.aliases):
+    for symbol in symbols.keys() - (_OWN_RULES - {"head_dim"}):
+        rule = _computed_of(symbols[symbol], config, record.aliases)
+        if rule and (rule["always"] or symbol not in _OWN_RULES - rotated):  # DeepSeek-OCR 2 takes no width of a head
             symbols[symbol] = {**symbols[symbol], "computed": rule}
     return replace(record, symbols=symbols)
 
