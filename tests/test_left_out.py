@@ -84,3 +84,41 @@ def test_the_first_llamas_have_as_many_heads_of_keys_as_of_queries():
     }
     record = _answering(records, config)
     assert record.parameters.evaluate(symbol_values(record, config)) == 65_285_660_672
+
+
+def _parameters(config: dict) -> int:
+    return analyze(config, Database(shipped_directory(), shipped_directory()), trace=False).parameters
+
+
+@pytest.fixture
+def light(monkeypatch):
+    "Answers from what ships alone"
+    monkeypatch.setattr("lm_predictor.obtain.confirm.can_trace", lambda: False)
+
+
+def test_a_vocabulary_is_compared_with_the_padding_token_of_its_own_config(light):
+    "Phi-4's record has another one, 100349, which Phi-3's vocabulary does not reach"
+    phi = {"model_type": "phi3", "num_key_value_heads": 8, "vocab_size": 32064}
+    assert _parameters(phi) == _parameters({**phi, "pad_token_id": 7}) > 3 * 10**9
+    with pytest.raises(ModelError, match="pad_token_id is 32064, which must be below vocab_size 32064"):
+        _parameters({**phi, "pad_token_id": 32064})
+
+
+def test_what_a_whole_says_of_its_ties_counts_where_its_class_looks_there(light):
+    "transformers 5 saves the default of the part's class, true, beside the false of the whole"
+    part = {"model_type": "qwen3_vl_moe_text", "num_hidden_layers": 2, "tie_word_embeddings": True}
+    whole = {"model_type": "qwen3_vl_moe", "text_config": part, "tie_word_embeddings": False}
+    untied = _parameters({**whole, "text_config": {**part, "tie_word_embeddings": False}})
+    assert _parameters(whole) == untied > _parameters({**whole, "tie_word_embeddings": True})
+
+
+def test_a_width_of_heads_that_a_class_computes_is_not_taken_from_a_config(light):
+    layers = {"num_hidden_layers": 8, "mlp_layer_types": ["dense", *["sparse"] * 7], "num_experts_per_tok": 6}
+    part = {"hidden_size": 2048, "num_attention_heads": 16, "moe_intermediate_size": 896, **layers}
+    reader = {"model_type": "deepseek_ocr2", "text_config": part}
+    assert _parameters(reader) == _parameters({**reader, "text_config": {**part, "head_dim": 64}})
+
+
+def test_the_width_that_a_decoder_looks_at_is_not_overlooked(light):
+    with pytest.raises(ModelError, match="cross_attention_hidden_size is 448, traced without it"):
+        _parameters({"model_type": "trocr", "cross_attention_hidden_size": 448})
