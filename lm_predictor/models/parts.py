@@ -38,7 +38,7 @@ def _place(config: dict) -> str:
 def _tied(config: dict, own: dict) -> bool | None:
     "Whether a whole ties its embeddings, where it says so itself and it is known what decides; own: its part's entries"
     rule, whole = architectures()["ties"].get(config["model_type"]), config.get(_TIE)
-    if rule is None or whole not in (True, False):
+    if rule is None or whole is None:
         return None
     said = [whole] if rule["whole"] is not None else []
     said += [own.get(_TIE, rule["part"])] if rule["part"] is not None else []
