@@ -238,7 +238,7 @@ def what_ties(kind: str) -> dict:
     "Where a type says that its embeddings are tied, as models built on the meta device show: whole and part"
     import torch
     from transformers import AutoConfig, AutoModelForImageTextToText
-    usual = AutoConfig.for_model(kind)
+    usual = AutoConfig.for_model(**config_of(kind))
     place = next(n for n in (ELSEWHERE.get(kind, ""), *TEXT) if n and hasattr(usual, n))
     inner = {k: v for k, v in getattr(usual, place).to_dict().items() if k != TIE}
 
