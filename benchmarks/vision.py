@@ -43,6 +43,16 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
         "model_type": "llama4_vision_model", "hidden_size": 1408, "intermediate_size": 5632, "num_hidden_layers": 34,
         "num_attention_heads": 16, "image_size": 336, "patch_size": 14, "pixel_shuffle_ratio": 0.5,
         "vision_output_dim": 4096, "projector_input_dim": 4096, "projector_output_dim": 4096}},
+    "step3p7": {"text_config": {  # Step-3.7-Flash, as public ports of it check its config
+        "model_type": "step3p5", "hidden_size": 4096, "intermediate_size": 11264, "num_hidden_layers": 45,
+        "num_attention_heads": 64, "num_attention_groups": 8, "head_dim": 128, "vocab_size": 128896,
+        "max_position_embeddings": 262144, "moe_layers_enum": ",".join(map(str, range(3, 45))),
+        "moe_num_experts": 288, "moe_top_k": 8, "moe_intermediate_size": 1280, "share_expert_dim": 1280,
+        "sliding_window": 512, "layer_types": [f"{'sliding' if i % 4 else 'full'}_attention" for i in range(45)],
+        "partial_rotary_factors": [1.0 if i % 4 else 0.5 for i in range(45)],
+        "rope_theta": [1e4 if i % 4 else 5e6 for i in range(45)],
+        "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96,
+                                    "num_attention_groups": 8, "head_dim": 128}}},
     "perception_lm": {"text_config": {  # facebook/Perception-LM-1B: Llama 3.2 1B behind a tower of 23 layers
         "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256},
@@ -98,9 +108,6 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
         "indexer_compress_ratio": 16,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
                             "mrope_section": [11, 11, 10]}}},
-    "step3p7": {"text_config": {  # stepfun-ai/Step-3.7-Flash
-        "sliding_window": 512, "vocab_size": 128896, "max_position_embeddings": 65536, "layer_types": [
-            "sliding_attention" if n % 4 else "full_attention" for n in range(45)]}},
     "pi0": {"vlm_config": {"model_type": "paligemma", "text_config": {
         "model_type": "gemma", "hidden_size": 2048, "num_hidden_layers": 18, "intermediate_size": 16384,
         "num_attention_heads": 8, "num_key_value_heads": 1, "vocab_size": 257152}}},

@@ -20,7 +20,7 @@ REFUSED = {  # type -> why no record of its language part ships
     "blip": "runs on images alone", "idefics": "runs on images alone", "pix2struct": "runs on images alone",
     "pp_formulanet": "runs on images alone", "udop": "runs on the places of words", "t5gemma2": "an encoder and a decoder",
     "diffusion_gemma": "draws the tokens that it denoises", "glm5_next": "a loop over chunks that asks for sizes",
-    "qwen4_exp": "looks for tokens by their data", "step3p7": "a loop over the experts that are hit",
+    "qwen4_exp": "looks for tokens by their data",
     "unlimited_ocr": "traced, but for prompts shorter than its window alone", "inkling2": "traced, but its record is too large to ship"}
 
 
@@ -70,6 +70,19 @@ def test_another_size_has_the_figures_of_its_class(kind):
     for (batch, new, cached), counted in zip(workloads, torch_matmul_flops(full, workloads)):
         run = cost.at(batch_size=batch, seq_len=new, cache_len=cached, execution="eager")
         assert run.totals.matmul_flops == counted
+
+
+def test_step_names_its_layers_with_experts_in_a_text_and_runs_them_as_one_product():
+    "196,956,118,272 are what transformers builds of these entries: 'Step-3.7-Flash', 198 billion with its image part"
+    config = {"model_type": "step3p7", **vision.CONFIGS["step3p7"]}
+    found = analyze(config, trace=False)
+    assert found.parameters == built_parameters(full_config(language_part(config)[0])) == 196_956_118_272
+    assert any("Step3p7Experts goes over its experts in a loop" in note for note in found.at(batch_size=1, seq_len=64).notes)
+    fewer = config | {"text_config": config["text_config"] | {"moe_layers_enum": "3"}}  # one layer with experts, 44 dense
+    layer = 3 * 4096 * (289 * 1280 - 11264) + 288 * 4096  # the shared expert is the 289th
+    assert found.parameters - analyze(fewer, trace=False).parameters == 41 * layer
+    with pytest.raises(ModelError, match="moe_layers_enum must name layers by their indices, got '3;4'"):
+        analyze(config | {"text_config": config["text_config"] | {"moe_layers_enum": "3;4"}}, trace=False)
 
 
 def test_paligemma_says_which_attention_it_has():

@@ -124,6 +124,21 @@ def test_llama_in_each_format(run, quantization, each):
     assert "left in 16 bits: lm_head, embeddings, norms, routers, biases" in notes(found)
 
 
+@pytest.mark.parametrize("preset", ["meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B"])
+def test_mlx_has_a_scale_and_a_bias_per_group_also_of_its_table_of_words(tmp_path, capsys, preset):
+    "4 bits in groups of 64 are 4 + 32 / 64 = 4.5 bits of a weight; norms stay in 16; both spellings say the same"
+    own, said = presets()[preset]["config"], {"group_size": 64, "bits": 4}
+    norms = (2 * own["num_hidden_layers"] + 1) * own["hidden_size"]
+    bits = 4.5 * (presets()[preset]["published_parameters"] - norms) + 16 * norms
+    for spelt in ({"quantization": said}, {"quantization": said, "quantization_config": said}):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(own | spelt), encoding="utf-8")
+        assert main(["analyze", str(path), "--format", "json", *SIZES]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert weight_bytes(found) == bits / 8 and "int4 (mlx)" in notes(found)
+        assert "not read: quantization" not in notes(found)
+
+
 def test_what_is_ignored_stays_in_16_bits(run):
     found = run("meta-llama/Llama-3.1-8B", W4A16)
     block, attention = LLAMA[4:], sum(n * k for n, k in LLAMA[:4])
@@ -181,7 +196,7 @@ def test_experts_are_one_by_one_in_a_checkpoint(run):
 @pytest.mark.parametrize("quantization, said", [
     ({"quant_method": "gtpq", "bits": 4}, "quant_method 'gtpq' is not known here; near: gptq"),
     ({"quant_method": "hqq"}, "quant_method 'hqq' is not known here; it is one of fp8, mxfp8, fbgemm_fp8, compressed-tensors"),
-    ({"bits": 4}, "quant_method 'None' is not known here"),
+    ({"bits": 4}, "it has no quant_method; known are fp8, mxfp8"),
     ([4], "quantization_config must be an object, got '[4]'"),
     ({"quant_method": "modelopt", "quant_algo": "NVFP5"}, "modelopt's quant_algo 'NVFP5' is not known; near: NVFP4"),
     ({"quant_method": "gptq", "bits": "four"}, "bits must be one of 2, 3, 4, 8, got 'four'"),
@@ -251,11 +266,20 @@ def test_how_a_model_was_trained_does_not_matter(named, model, preset):
     ("nvidia/LLAMA-3.1-8B-instruct-nvfp4", lambda n, k: n * k // 2 + n * k // 16 + 8, "modelopt in its usual form (nvfp4, a 1-byte scale per 16 inputs)"),
     ("hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", lambda n, k: n * k // 2 + k // 128 * n * 5 // 2, "awq in its usual form (int4,"),
     ("someone/Llama-3.1-8B-GPTQ-Int8", lambda n, k: n * k + k // 128 * n * 3 + 4 * k, "gptq in its usual form (int8,"),
+    ("unsloth/Llama-3.1-8B-Instruct-bnb-4bit", lambda n, k: n * k // 2 + n * k // 64 + 4 * (n * k // 64 // 256) + 1024 + 64,
+     "bitsandbytes in its usual form (nf4,"),
 ])
 def test_a_quantized_name_is_priced_as_it_says(named, model, each, said):
     found = named(model)
     assert weight_bytes(found) == 32 * sum(each(n, k) for n, k in LLAMA) + 2 * HELD
     assert said in notes(found) and "its own config.json was not compared" in notes(found)
+
+
+def test_a_name_of_mlx_has_its_table_of_words_quantized_too(named):
+    found = named("mlx-community/Meta-Llama-3.1-8B-Instruct-4bit")
+    norms = 65 * 4096
+    assert weight_bytes(found) == 4.5 / 8 * (8_030_261_248 - norms) + 2 * norms
+    assert "mlx in its usual form (int4, a 16-bit scale and bias per 64 inputs)" in notes(found)
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-8B-Instruct-2507", "meta-llama/Llama-3.1-8B-FP8-AWQ", "meta-llama/Llama-3.1-9B-Instruct"])

@@ -45,11 +45,12 @@ def _tied(record: ModelRecord, config: dict):
 
 def _for_every_layer(record: ModelRecord, config: dict) -> dict:
     "The numbers that a config gives as a list with the same for each layer, where its class takes one"
-    names = [n for about in record.symbols.values() if about.get("listed") for n in about["names"]]
+    names = {n: n for about in record.symbols.values() if about.get("listed") for n in about["names"]}
+    names |= {about["again"]: about["names"][0] for about in record.symbols.values() if "again" in about}
     rows = {n: config[n] for n in names if isinstance(config.get(n), list) and config[n]}
     if other := next((n for n, row in rows.items() if any(v != row[0] for v in row)), None):
         raise ModelError(f"config: {other} differs from layer to layer, traced with one number for all of them")
-    return {n: row[0] for n, row in rows.items()}
+    return {names[n]: row[0] for n, row in rows.items()}
 
 # %% ../../nbs/models/00_matching.ipynb #dae35361
 def spelt(record: ModelRecord, config: dict) -> dict:
@@ -147,7 +148,8 @@ def _given(raw: dict, name: str, about: dict):
         return about["default"]
     missing = object()
     value = setting(raw, name, missing if name != "sliding_window" else about["default"])
-    return about["default"] if value is missing else essence(value, about)
+    left = value is missing or value is None and about.get("null")
+    return about["default"] if left else essence(value, about)
 
 
 def _alike(value, about: dict) -> bool:
@@ -307,7 +309,8 @@ def unknown_names(record: ModelRecord, config: dict) -> list[str]:
     """
     known = {*record.keys, *record.aliases, *record.aliases.values(), *record.settings, *_COMMON}
     parts = ("name", "key", "also", "picked")
-    known |= {c[part] for c in record.layers.get("columns", ()) for part in parts if part in c}
+    for column in record.layers.get("columns", ()):
+        known |= {column[part] for part in parts if part in column} | {column.get("named", {}).get("key", "")}
     for about in record.symbols.values():
         known |= {*about["names"], *about.get("computed", {}).get("defaults", ())}
     if not record.keys:  # a record of before they were noted

@@ -9,6 +9,7 @@ import difflib
 
 from .sources.loading import load_config
 from .config.validation import ModelError
+from .weights.quantization import in_one_spelling
 from ..records.storage.database import read_json, shipped_directory
 
 # %% auto #0
@@ -115,6 +116,7 @@ def _two_ties(given: dict) -> str:
 def language_of(config: dict) -> tuple[dict, str, str]:
     "As `language_part`, with what is said in two: of the parts left out, and of the type that it is answered as"
     kind, table, named, given = config["model_type"], architectures(), "", config
+    config = given = in_one_spelling(config)
     if config.get("custom_code"):  # code of its own takes its config as it is
         return config, "", ""
     config, alone = _inside(kind, config, table["parts"].get(kind, ""))

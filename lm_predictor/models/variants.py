@@ -5,17 +5,18 @@
 # %% ../../nbs/models/01_variants.ipynb #23799b2e
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from .sources.hub import known_names, preset
 from .weights.quantization import read_quantization
 
 # %% auto #0
-__all__ = ['TRAINED', 'FORMS', 'form', 'Variant', 'variant', 'published_quantized']
+__all__ = ['TRAINED', 'FORMS', 'bits_of', 'form', 'Variant', 'variant', 'published_quantized']
 
 # %% ../../nbs/models/01_variants.ipynb #d57d1848
 TRAINED = frozenset({"instruct", "base", "chat", "it"})  # words that say how a model was trained further
-_LEFT_OUT = frozenset({"hf", "meta"})                    # words that some ids of one model have and others have not
+_LEFT_OUT = frozenset({"hf", "meta", "bf16", "fp16"})    # words that some ids of one model have and others have not
 _ROUTERS = ["lm_head", "mlp.gate", "shared_expert_gate", "router"]
 _PACKED = {"group_size": 128, "sym": True, "desc_act": False}
 FORMS = {  # word of a name -> quantization_config
@@ -33,17 +34,31 @@ FORMS = {  # word of a name -> quantization_config
         "modules_to_not_convert": _ROUTERS[1:]
     },
     "gptq": {"quant_method": "gptq", "bits": 4, **_PACKED},
+    "bnb": {
+        "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True
+    },
+    "mlx": {"group_size": 64, "bits": 4},
 }
-_BITS = {"int4": 4, "int8": 8}  # what may follow awq and gptq in a name
+_MLX = "mlx-community"  # all of whose checkpoints are MLX's, and most of whose names do not say so
+
+# %% ../../nbs/models/01_variants.ipynb #b1t50fwd
+def bits_of(word: str) -> int:
+    "The bits that a word of a name says, int4 or 4bit; 0 without any"
+    found = re.fullmatch(r"int([48])|([2-8])bit", word)
+    return int(found[1] or found[2]) if found else 0
 
 
 def form(words: list[str]) -> dict | None:
     "The quantization_config that words of a name stand for, {} where none of them is about that; None where they clash"
-    named, bits = [w for w in words if w in FORMS], [_BITS[w] for w in words if w in _BITS]
-    if not named and not bits:
+    named, bits = [w for w in words if w in FORMS], [n for n in map(bits_of, words) if n]
+    if not bits and named in ([], ["mlx"]):
         return {}
-    if len(named) != 1 or len(bits) > 1 or bits and named[0] not in ("awq", "gptq"):
+    if len(named) != 1 or len(bits) > 1 or bits and named[0] not in ("awq", "gptq", "bnb", "mlx"):
         return None
+    if named == ["bnb"]:
+        eight = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+        return {4: FORMS["bnb"], 8: eight}.get(bits[0] if bits else 4)
     return FORMS[named[0]] | ({"bits": bits[0]} if bits else {})
 
 # %% ../../nbs/models/01_variants.ipynb #f5750145
@@ -56,13 +71,16 @@ class Variant:
 
 
 def _words(name: str) -> list[str]:
-    "The words of a name, without the organization"
-    return name.rpartition("/")[2].lower().replace("_", "-").split("-")
+    "The words of a name, without the organization; where that publishes in one form alone, with the form"
+    organization, _, own = name.lower().rpartition("/")
+    words = own.replace("_", "-").split("-")
+    return [*words, "mlx"] if organization == _MLX and "mlx" not in words else words
 
 
 def _stem(words: list[str]) -> tuple[str, ...]:
     "What of a name is about its architecture"
-    return tuple(w for w in words if w not in TRAINED and w not in FORMS and w not in _BITS and w not in _LEFT_OUT)
+    left = {*TRAINED, *FORMS, *_LEFT_OUT}
+    return tuple(w for w in words if w not in left and not bits_of(w))
 
 
 def variant(model: str) -> Variant | None:
@@ -78,8 +96,8 @@ def variant(model: str) -> Variant | None:
     if not quantization:
         return Variant(name, config, f"{note} how it was trained; its own config.json was not compared")
     config = config | {"quantization_config": quantization}
-    stored = "; ".join(f.name for _, f in read_quantization(config).formats)
-    usual = f"{quantization['quant_method']} in its usual form ({stored})"
+    read = read_quantization(config)
+    usual = f"{read.method} in its usual form ({'; '.join(f.name for _, f in read.formats)})"
     return Variant(name, config, f"{note} its suffixes, with {usual}; its own config.json was not compared")
 
 # %% ../../nbs/models/01_variants.ipynb #5a92b9f1

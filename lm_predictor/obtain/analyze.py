@@ -32,6 +32,14 @@ from ..timing.prediction import ModelCost
 __all__ = ['analyze']
 
 # %% ../../nbs/obtain/02_analyze.ipynb #f103dc4b
+def _without_head(config: dict) -> str:
+    "The class that a config names, where that gives scores or hidden states in the place of tokens; empty elsewhere"
+    named = config.get("architectures")
+    first = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    ends = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel", "Model")
+    return first if first.endswith(ends) and not first.endswith("LMHeadModel") else ""
+
+
 def _unread(config: dict, record: ModelRecord):
     "What of a config was left aside, and what its class filled in, in sentences"
     strange, silent = unknown_names(record, config), left_to_class(record, config)
@@ -44,6 +52,8 @@ def _unread(config: dict, record: ModelRecord):
         yield f"{record.model_type} does not know these entries of the config, which were not read: {names}"
     if silent:
         yield f"the config leaves to its class: {', '.join(f'{n}={v}' for n, v in silent.items())}"
+    if other := _without_head(config):
+        yield f"the config names {other}, which has no head for language; here one is counted"
     if own_code(config) and not config.get("custom_code"):
         yield (
             f"the config names code of its own ({own_code(config)}), which was not run: "

@@ -74,6 +74,7 @@ _NAMED = {
     "properties": {
         "names": {"type": "array", "items": _TEXT, "minItems": 1}, "default": {"type": ["integer", "null"]},
         **dict.fromkeys(("derived", "listed"), {"type": "boolean"}),
+        "again": _TEXT,  # the list that says the same number of each layer, and counts where it is given
         "above": {"type": "object", "additionalProperties": {"type": ["integer", "null"]}},  # entry -> class's default
         "tied": {  # what a whole has by default, and its part for language; null where one decides nothing
             "type": "object", "required": ["whole", "part"], "additionalProperties": False,
@@ -102,10 +103,10 @@ _LAYERS = {
                 "properties": {
                     **dict.fromkeys(("name", "key", "also", "of", "picked"), {"type": "string"}),
                     **dict.fromkeys(("default", "last"), {}),
-                    **dict.fromkeys(("unless", "words", "same"), {"type": "object"}),
+                    **dict.fromkeys(("unless", "words", "same", "named"), {"type": "object"}),
                     "usual": {"type": "array"}, **dict.fromkeys(("empty", "longer"), {"type": "boolean"}),
-                    "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "among", "each",
-                                    "shared out", "offset", "every but"]},
+                    "by": {"enum": ["all", "first", "last", "every", "step", "first and every", "spread", "among",
+                                    "each", "shared out", "offset", "every but"]},
                     "values": {"type": "array", "minItems": 2, "maxItems": 2}
                 }
             }

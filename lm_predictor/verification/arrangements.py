@@ -16,7 +16,8 @@ from ..models.config.kinds import count_symbol, layers_by_kind
 from ..records.cases import Case
 from ..records.graph import Graph
 from ..records.model import ModelRecord
-from ..tracing.config.counted import MANY, Pattern, drawn_layers, layer_keys, _made, _within
+from ..tracing.config.counted import MANY, Pattern, drawn_layers, layer_keys, _within
+from ..tracing.config.spellings import remade
 from ..tracing.config.reads import plain
 from ..tracing.runtime.building import defaults
 from .runs.numbers import BYTES, config_sizes, workload_sizes
@@ -107,7 +108,7 @@ def arrangement_sets(record: ModelRecord, config, numbers: dict) -> list[list[in
     for those, rows in arrangements(pattern).items():
         try:
             with defaults():
-                made = [(_within(pattern.whole, _made(pattern.config, changes, many)), kinds)
+                made = [(_within(pattern.whole, remade(pattern.config, changes, many)), kinds)
                         for changes, many, kinds in rows]
                 if all(alike(m, kinds) and not arranged_difference(record, m, numbers, kinds) for m, kinds in made):
                     found.append(list(those))

@@ -103,17 +103,28 @@ def _split(shape: Matrices, others: list[Matrices]) -> Matrices:
     return Matrices(2 * shape.number, shape.out_features // 2, shape.in_features) if doubled else shape
 
 
-def _products(graph: Graph, values: dict) -> dict[int, tuple[int, Matrices]]:
-    "Weight -> the module call that multiplies with it, and its matrices"
-    found, other = {}, set()
+def _table(graph: Graph, node: Node, tensor: int, values: dict) -> Matrices | None:
+    "The one matrix of a table of words that an operator takes rows of; None where these are no whole rows"
+    positions = [r.elements.evaluate(values) for r in node.reads if r.tensor != tensor]
+    taken, elements = node.writes[0][1].evaluate(values), graph.tensors[tensor].elements.evaluate(values)
+    width = Fraction(taken, positions[0]) if positions and positions[0] else Fraction(0)
+    whole = width and width.denominator == 1 and elements % width == 0
+    return Matrices(1, int(elements / width), int(width)) if whole else None
+
+
+def _products(graph: Graph, values: dict, tables: bool = False) -> dict[int, tuple[int, Matrices]]:
+    "Weight -> the module call that multiplies with it, and its matrices; tables: or takes rows of it"
+    found, other = {}, {}
     for n in graph.nodes:
         for t in (r.tensor for r in n.reads if graph.tensors[r.tensor].kind == "weight"):
             shape = matrices(graph, n, t, values) if n.kind == "matmul" else None
             found |= {t: (n.call, shape)} if shape else {}
-            other |= {t} if n.kind == "gather" else set()  # an embedding, perhaps one that is the head, too
-    return {t: row for t, row in found.items() if t not in other}
+            # an embedding, perhaps one that is the head, too
+            other |= {t: (n.call, _table(graph, n, t, values))} if n.kind == "gather" and t not in other else {}
+    rows = {t: row for t, row in other.items() if row[1]} if tables else {}
+    return {t: row for t, row in found.items() if t not in other} | rows
 
-
+# %% ../../../nbs/cost/checkpoint/00_quantized.ipynb #57oredw8
 def stored_weights(
     record: ModelRecord,
     graph: Graph,  # of one of its cases
@@ -122,7 +133,7 @@ def stored_weights(
 ) -> dict[int, Stored]:
     "The weights of linear layers and experts as a checkpoint stores them, by their tensors; raises ModelError"
     rows = {path: times.evaluate(values) for path, _, times, _ in record.modules}
-    products, usual = _products(graph, values), values["w_bytes"]
+    products, usual = _products(graph, values, quantization.embeddings), values["w_bytes"]
     stored = {}
     for tensor, (call, shape) in products.items():
         path, name, elements = graph.calls[call].path, graph.calls[call].class_name, graph.tensors[tensor].elements
@@ -176,6 +187,13 @@ def _shared(record: ModelRecord, graph: Graph, values: dict) -> bool:
     used = sum(graph.tensors[t].elements.evaluate(values) * rows[path] for t, path in at.items())
     return used > record.parameters.evaluate(values)
 
+# %% ../../../nbs/cost/checkpoint/00_quantized.ipynb #0nceqnt1
+def _once(weights: dict[int, Stored], values: dict) -> dict[int, Stored]:
+    "Weights without a head that is a table of words as well, which a graph may hold apart"
+    sizes = [s.elements for s in weights.values()]
+    twice = lambda s: values.get("tie_word_embeddings") and "." not in s.path and sizes.count(s.elements) > 1
+    return {t: s for t, s in weights.items() if not twice(s)}
+
 
 def quantized(record: ModelRecord, graph: Graph, quantization: Quantization, values: dict) -> tuple[Graph, dict]:
     "A graph with the bytes of a quantized checkpoint, and its weights by tensor; raises ModelError"
@@ -187,8 +205,8 @@ def quantized(record: ModelRecord, graph: Graph, quantization: Quantization, val
         )
     stored = stored_weights(record, graph, quantization, values)
     weights = {t: s for t, s in stored.items() if s.times}  # a config may have no layer of a kind
-    shapes = {t: shape for t, (_, shape) in _products(graph, values).items()}
-    return _with_stored(graph, weights, shapes), weights
+    shapes = {t: shape for t, (_, shape) in _products(graph, values, quantization.embeddings).items()}
+    return _with_stored(graph, weights, shapes), _once(weights, values)
 
 # %% ../../../nbs/cost/checkpoint/00_quantized.ipynb #16365ac9
 def _operand(graph: Graph, node: Node) -> Read | None:
@@ -275,7 +293,7 @@ def about_quantization(
         formats[stored.name] += n
     parts = "; ".join(f"{n:,} weights in {name}" for name, n in formats.most_common()) or "no weight is quantized"
     rest = f"{', '.join(left)}, " if left else ""
-    rest += "embeddings, norms, routers, biases"
+    rest += f"{'' if quantization.embeddings else 'embeddings, '}norms, routers, biases"
     said = [f"quantization_config, {quantization.name}: {parts}; left in 16 bits: {rest}"]
     types = dict.fromkeys(stored.inputs.dtype for stored, _ in held if stored.inputs)
     if types:

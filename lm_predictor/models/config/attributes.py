@@ -12,9 +12,9 @@ from fractions import Fraction
 from ...formula.language import parse_condition
 
 # %% auto #0
-__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'FOURS', 'STATES', 'NESTED',
-           'canonical', 'Relation', 'states_of', 'relate', 'part_of', 'text_config', 'flat', 'window_of', 'integers',
-           'shares', 'dealt', 'shaping', 'set_attribute']
+__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'FOURS', 'PAIRS', 'STATES',
+           'NESTED', 'canonical', 'Relation', 'states_of', 'relate', 'part_of', 'text_config', 'flat', 'window_of',
+           'integers', 'shares', 'dealt', 'shaping', 'paired', 'said_again', 'set_attribute']
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
@@ -98,6 +98,7 @@ _KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 FILLED = "the share of the width that heads fill"  # stays a number, 1, for code that takes the two for one
 HEAD = "the width of a head"  # stays a number where no entry gives it, for code that deals it out in parts of its own
 FOURS = "heads in fours"  # heads stay a multiple of 4, for code that deals them out to four parts
+PAIRS = "heads in pairs"  # heads of queries that share keys stay an even number, for code that halves their groups
 
 
 def _heads_name(values: dict) -> str:
@@ -125,6 +126,10 @@ def _relate_counts(values: dict, attributes: dict, named: str, concrete=frozense
     if not kv and FOURS in concrete and named not in concrete:
         attributes[named] = (4, "head_quarter")
         return {"head_quarter": "num_heads / 4"}, ["num_heads % 4 == 0"]
+    if PAIRS in concrete and kv and heads % (2 * kv) == 0 and named not in concrete:
+        shared, of = (("num_kv_heads",), "(2 * num_kv_heads)") if kv > 1 else ((), "2")
+        attributes |= {name: shared or (1,), named: (*shared, 2, "group_pairs")}
+        return {"group_pairs": f"num_heads / {of}"}, [f"num_heads % {of} == 0"]
     if kv < 2:
         return {}, []
     attributes |= {name: ("num_kv_heads",), named: ("num_kv_heads", "num_groups")}
@@ -361,8 +366,25 @@ def shaping(config) -> dict:
     config, names = text_config(config), ("n_group", "qk_rope_head_dim", "expand", "mamba_expand")
     return {n: v for n in names if isinstance(v := getattr(config, n, None), int) and not isinstance(v, bool)}
 
+# %% ../../../nbs/models/config/00_attributes.ipynb #4efa5aaf
+def paired(config) -> frozenset:
+    "PAIRS where an even number of a transformers config's heads share each head of keys and values"
+    sizes = integers(config)
+    heads, kv = sizes.get(_heads_name(sizes), 0), next((sizes[n] for n in _KV_HEADS if n in sizes), 0)
+    return frozenset({PAIRS} if kv and heads > kv and heads % (2 * kv) == 0 else ())
+
+
+def said_again(config, name: str) -> str:
+    "The list of a transformers config that says the same number of each layer as an entry does; empty without one"
+    inner, each = text_config(config), f"{name}_per_layer"
+    rows = vars(inner).get(each)
+    same = isinstance(rows, (list, tuple)) and rows and all(type(n) is int and n == getattr(inner, name) for n in rows)
+    return each if same else ""
+
 
 def set_attribute(config, name: str, value) -> None:
     "Set an attribute of the language model's config by its standard name, past the validators of the config class"
-    config = text_config(config)
+    rows, config = said_again(config, name), text_config(config)
     object.__setattr__(config, getattr(config, "attribute_map", {}).get(name, name), value)
+    if rows:
+        object.__setattr__(config, rows, [value] * len(getattr(config, rows)))

@@ -21,6 +21,7 @@ RULES = {  # how an entry of a config picks layers: by a layer's index, the entr
     "every": lambda i, n, layers: n > 0 and (i + 1) % n == 0,
     "step": lambda i, n, layers: n > 0 and i % n == 0,
     "first and every": lambda i, n, layers: i == 0 or n > 0 and (i + 1) % n == 0,
+    "spread": lambda i, n, layers: n > 0 and (i + 1) % max(layers // n, 1) == 0,
     "among": lambda i, rows, layers: i in rows,
     "offset": lambda i, both, layers: both[0] > 0 and i % both[0] == both[1],
     "every but": lambda i, both, layers: both[0] > 0 and (i + 1) % both[0] == 0 and i not in both[1],
@@ -65,6 +66,16 @@ def _shared_out(one, other, column: dict, layers: int) -> list:
         raise ModelError(f"config: {named} must name each of {layers} layers once, counted from 1; got {rows!r:.60}")
     return [column["values"][0 if i + 1 in one else 1] for i in range(layers)]
 
+# %% ../../../nbs/models/config/03_kinds.ipynb #d0dd9cae
+def _named(given, older: dict, layers: int) -> list:
+    "What an entry says that names the layers of one kind by their indices; raises ModelError where it does not"
+    text = isinstance(given, str) and older.get("commas")
+    rows = [part.strip() for part in given.split(",")] if text else given
+    if not isinstance(rows, (list, tuple)) or not all(type(i) is int or text and i.isdecimal() for i in rows):
+        raise ModelError(f"config: {older['key']} must name layers by their indices, got {given!r:.60}")
+    picked = {*map(int, rows)}
+    return [older["values"][0 if i in picked else 1] for i in range(layers)]
+
 # %% ../../../nbs/models/config/03_kinds.ipynb #1453133b
 def entries_of(
     raw: dict,     # a config, each entry under the name that its class gives it
@@ -91,6 +102,8 @@ def stated(
     # "same": numbers of such entries of which the class makes the same;
     # "also": the second entry that a rule takes; "of": the list that its class computes of these, which nobody gives;
     # "picked": the entry that lists the layers that the rule picks, which counts where it is given;
+    # "named": an older entry that counts where it is given: its "key" lists the layers of the first of "values" by
+    # their indices, or with "commas" in a text;
     # "empty": whether its class makes of an empty list what it makes of none;
     # "last": what its class puts in the place of the last entry, whatever stands there
     column: dict,
@@ -110,6 +123,8 @@ def _of_each(raw: dict, column: dict, layers: int) -> list:
         return list(given)
     if raw.get(column.get("picked")) is not None:
         column = column | {"key": column["picked"], "by": "among", "unless": {}}
+    if (older := column.get("named")) and raw.get(older["key"]) is not None:
+        return _named(raw[older["key"]], older, layers)
     for other, usual in column.get("unless", {}).items():
         if other in raw and raw[other] != usual and raw[other] not in column.get("same", {}).get(other, ()):
             said = name or column.get("of") or column["picked"]

@@ -43,15 +43,25 @@ def rope_kind(config: dict) -> str:
 SHARE = ("partial_rotary_factor", "rotary_pct", "rotary_percentage")
 
 
+def _of_each_kind(config: dict) -> dict:
+    "The share for each kind of layer, where an older entry says it of every layer and of all of a kind the same"
+    each, types = config.get("partial_rotary_factors"), config.get("layer_types")
+    if not isinstance(each, list) or not isinstance(types, list) or len(each) < len(types):
+        return {}
+    found = {str(t): [each[i] for i, other in enumerate(types) if other == t] for t in types}
+    alike = all(v == said[0] for said in found.values() for v in said)
+    return {t: said[0] for t, said in found.items()} if alike else {}
+
+
 def rotary_share(config: dict):
     "The share of a head's width that is rotated, by kind of layer where these differ; None where a config says nothing"
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     stated = lambda part: next((part[n] for n in SHARE if part.get(n) is not None), None)
     rope, usual = rope if isinstance(rope, dict) else {}, stated(config)
     shares = {k: share for k, v in rope.items() if isinstance(v, dict) and (share := stated(v)) is not None}
-    if shares:
+    if shares := shares or _of_each_kind(config):
         rest = 1.0 if usual is None else usual
-        every = {k: shares.get(k, rest) for k, v in rope.items() if isinstance(v, dict)}
+        every = {k: rest for k, v in rope.items() if isinstance(v, dict)} | shares
         return every if len(set(every.values())) > 1 else min(every.values())
     return usual if stated(rope) is None else stated(rope)
 
@@ -111,8 +121,10 @@ def essence(value, about: dict):
     """What of a value counts for a setting.
 
     about: `number` where any number does the same, or a list of as many numbers; `each` where a list stands for its
-    one entry.
+    one entry; `only`, of a dictionary, the entries of which its class makes something.
     """
+    if "only" in about and isinstance(value, dict):
+        return {k: v for k, v in value.items() if k in about["only"]}
     if about.get("number") and not isinstance(value, (list, tuple)):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if isinstance(value, (list, tuple)):

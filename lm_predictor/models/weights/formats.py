@@ -13,7 +13,7 @@ from ...formula.caches import cached
 from ...formula.language import parse
 
 # %% auto #0
-__all__ = ['SCALARS', 'Inputs', 'Format', 'fp8', 'fp4', 'gptq', 'awq', 'packed', 'flat4', 'llm_int8']
+__all__ = ['SCALARS', 'Inputs', 'Format', 'fp8', 'fp4', 'gptq', 'awq', 'packed', 'flat4', 'llm_int8', 'mlx']
 
 # %% ../../../nbs/models/weights/00_formats.ipynb #e5468922
 @dataclass(frozen=True)
@@ -158,3 +158,14 @@ def flat4(kind: str, nested: bool) -> Format:
 def llm_int8() -> Format:
     "As bitsandbytes stores 8 bits"
     return fp8(1, 0, 4, Inputs("int8", 8, 0, 4), ("weight", "SCB"), kind="int8")
+
+# %% ../../../nbs/models/weights/00_formats.ipynb #906e8f82
+def mlx(bits: int, group: int, mode: str = "affine") -> Format:
+    "As MLX stores it; group: inputs that share a scale and a bias; mode: affine, mxfp4, mxfp8 or nvfp4"
+    if mode == "mxfp8":
+        return fp8(1, 32, 1, None, ("weight", "scales"), kind="mxfp8")
+    if mode != "affine":
+        return fp4(16 if mode == "nvfp4" else 32, None, ("weight", "scales"), kind=mode)
+    shared = f"2*out_features*{_ceil('in_features', group)}"
+    tensors = ("weight", f"out_features*{_words('in_features', bits)}"), ("scales", shared), ("biases", shared)
+    return Format(f"int{bits}", f"a 16-bit scale and bias per {group} inputs", tensors)

@@ -12,12 +12,13 @@ from fnmatch import fnmatchcase, translate
 from functools import cached_property
 
 from lm_predictor.models.weights.formats import (
-    SCALARS, Format, Inputs, awq, flat4, fp4, fp8, gptq, llm_int8, packed
+    SCALARS, Format, Inputs, awq, flat4, fp4, fp8, gptq, llm_int8, mlx, packed
 )
 from ..config.validation import ModelError
 
 # %% auto #0
-__all__ = ['BESIDE', 'ALGORITHMS', 'METHODS', 'names_of', 'matches', 'Patterns', 'Quantization', 'read_quantization']
+__all__ = ['BESIDE', 'ALGORITHMS', 'METHODS', 'names_of', 'matches', 'Patterns', 'Quantization', 'in_one_spelling',
+           'read_quantization']
 
 # %% ../../../nbs/models/weights/01_quantization.ipynb #a17e5c01
 def names_of(path: str, own: bool = False) -> list[str]:
@@ -131,6 +132,7 @@ class Quantization:
     classes: tuple[str, ...] = ("Linear",)   # the classes that are quantized, with wildcards
     experts: bool = True                     # whether the experts of a layer are
     body: bool = False                       # whether only what lies in numbered layers is
+    embeddings: bool = False                 # whether tables of words are
     cache: str = ""                          # what the config says of cached keys and values
     rest: Quantization | None = None         # what was before it, of which all is left that it does not name
 
@@ -139,7 +141,7 @@ class Quantization:
         "The kinds of numbers, and the method where it is called otherwise: `fp8`, `nvfp4 (modelopt)`"
         every = (*self.formats, *(self.rest.formats if self.rest else ()))
         kinds = "/".join(sorted({stored.kind for _, stored in every}))
-        return kinds if kinds == self.method else f"{kinds} ({self.method})"
+        return f"{kinds} ({self.method})" if kinds and kinds != self.method else self.method
 
     def format_of(self, path: str, class_name: str) -> Format | None:
         "The format of a module's matrices; None where they are left in 16 bits. path: with the number of its layer"
@@ -150,7 +152,8 @@ class Quantization:
         kind, experts = class_name.rpartition(".")[2], path.endswith(".experts")
         if not (self.experts if experts else any(fnmatchcase(kind, c) for c in self.classes)):
             return None
-        outside = "." not in path if not self.body else not re.search(r"\.\d+\.", path)
+        table = self.embeddings and kind.endswith("Embedding")
+        outside = not table and ("." not in path if not self.body else not re.search(r"\.\d+\.", path))
         if outside and not self.head:
             return None
         names, kind = names_of(path, self._own), "Linear" if experts else kind
@@ -231,8 +234,9 @@ def _word(q: dict, key: str, default: str, allowed: tuple[str, ...]) -> str:
 
 # %% ../../../nbs/models/weights/01_quantization.ipynb #34238587
 def _fp8(q: dict) -> Quantization:
-    block = _pair(q, "weight_block_size")
     fixed = _word(q, "activation_scheme", "dynamic", ("dynamic", "static")) == "static"
+    alone = fixed and "weight_block_size" not in q  # as AutoFP8 writes it: a scale for each matrix
+    block = None if alone else _pair(q, "weight_block_size")
     if q.get("modules_to_convert"):
         raise _refused("modules_to_convert (quantized embeddings) is not supported")
     scale = {"float": 4, "ue8m0": 1}[_word(q, "scale_fmt", "float", ("float", "ue8m0"))]
@@ -244,8 +248,8 @@ def _fp8(q: dict) -> Quantization:
     if _word(q, "expert_dtype", "fp8", ("fp8", "fp4")) == "fp4":
         half = fp4(32, Inputs("fp8", 8, columns, 4), ("weight", "weight_scale_inv"), kind="fp4")
         formats = ((r".*\.experts", half), *formats)
-    kept = _patterns(q, "modules_to_not_convert", "ignored_layers")
-    return Quantization(q["quant_method"], formats, kept or (), head=kept is not None)
+    kept, cache = _patterns(q, "modules_to_not_convert", "ignored_layers"), "fp8" if q.get("kv_cache_scheme") else ""
+    return Quantization(q["quant_method"], formats, kept or (), head=kept is not None, cache=cache)
 
 
 def _fbgemm_fp8(q: dict) -> Quantization:
@@ -304,6 +308,8 @@ def _zeros(rows: int, columns: int) -> str:
 # %% ../../../nbs/models/weights/01_quantization.ipynb #76c324d0
 def _compressed(q: dict) -> Quantization:
     groups, formats = q.get("config_groups"), []
+    if not groups and q.get("kv_cache_scheme") and q.get("format") == "dense":  # the cache alone is quantized
+        return Quantization("compressed-tensors", (), cache="fp8")
     if not isinstance(groups, dict) or not groups:
         raise _refused("compressed-tensors without config_groups says nothing of its weights")
     for name, group in groups.items():
@@ -403,11 +409,42 @@ def _modelopt(q: dict) -> Quantization:
         cache="fp8" if cache else "", rest=before and _fp8(before)  # what it leaves alone was in fp8, and still is
     )
 
+# %% ../../../nbs/models/weights/01_quantization.ipynb #e6aead46
+_MLX = {"group_size", "bits"}
+
+
+def _of_mlx(q: object) -> bool:
+    "Whether something is what MLX writes of its quantization"
+    return isinstance(q, dict) and _MLX <= q.keys() and not any(k in q for k in ("sym", "desc_act", "zero_point"))
+
+
+def in_one_spelling(config: dict) -> dict:
+    "A config whose MLX quantization is under the one name that others have, too"
+    if not _of_mlx(config.get("quantization")):
+        return config
+    rest = {k: v for k, v in config.items() if k != "quantization"}
+    return {"quantization_config": config["quantization"], **rest}
+
+
+def _mlx_format(q: dict) -> Format:
+    mode = _word(q, "mode", "affine", ("affine", "mxfp4", "mxfp8", "nvfp4"))
+    return mlx(_whole(q, "bits", None, (2, 3, 4, 5, 6, 8)), _whole(q, "group_size", None, (16, 32, 64, 128)), mode)
+
+
+def _mlx(q: dict) -> Quantization:
+    # transformers has a layer's experts in one module
+    path = lambda name: re.sub(r"\.switch_mlp\.\w+$", ".experts", name)
+    named = {path(k): v for k, v in q.items() if isinstance(v, dict)}
+    kept = tuple(path(k) for k, v in q.items() if v is False)
+    formats = [*((name, _mlx_format(row)) for name, row in named.items()), ("*", _mlx_format(q))]
+    classes = ("*Linear", "Conv1D", "*Embedding")
+    return Quantization("mlx", tuple(formats), kept, "compressed-tensors", head=True, classes=classes, embeddings=True)
+
 # %% ../../../nbs/models/weights/01_quantization.ipynb #bc1ed62a
 METHODS = {
     "fp8": _fp8, "mxfp8": lambda q: _fp8({"weight_block_size": [1, 32], "scale_fmt": "ue8m0", **q}),
     "fbgemm_fp8": _fbgemm_fp8, "compressed-tensors": _compressed, "awq": _awq, "gptq": _gptq,
-    "auto-round": _auto_round, "bitsandbytes": _bitsandbytes, "mxfp4": _mxfp4, "modelopt": _modelopt
+    "auto-round": _auto_round, "bitsandbytes": _bitsandbytes, "mxfp4": _mxfp4, "modelopt": _modelopt, "mlx": _mlx
 }
 
 
@@ -418,9 +455,13 @@ def _method(q: dict) -> str:
         return "bitsandbytes"
     if "quant_algo" in q and (method is None or str(method).startswith("modelopt") or isinstance(producer, dict)):
         return "modelopt"
-    if isinstance(method, str) and method in METHODS:
-        return method
-    near = difflib.get_close_matches(str(method), METHODS, n=3, cutoff=0.4) if method else []
+    if method is None and _of_mlx(q):
+        return "mlx"
+    if isinstance(method, str) and (name := method.removeprefix("intel/")) in METHODS:  # as AutoRound once wrote it
+        return name
+    if method is None:
+        raise _refused(f"it has no quant_method; known are {', '.join(METHODS)}")
+    near = difflib.get_close_matches(str(method), METHODS, n=3, cutoff=0.4)
     hint = f"near: {', '.join(near)}" if near else f"it is one of {', '.join(METHODS)}"
     raise _refused(
         f"quant_method {str(method)[:60]!r} is not known here; {hint}; without quantization_config all weights have "
@@ -432,8 +473,9 @@ def read_quantization(config: dict) -> Quantization | None:
     """What a config says of quantized weights; None where it says nothing. Raises ModelError.
 
     The entry lies at the top of a config or, of a model of text and images, in its text_config; DeepSeek-V4's says of
-    its experts beside it what others say in it (BESIDE).
+    its experts beside it what others say in it (BESIDE). MLX has one in two spellings (in_one_spelling).
     """
+    config = in_one_spelling(config)
     part = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
     places = ((c, key) for c in (config, part) for key in ("quantization_config", "compression_config"))
     q = next((c[key] for c, key in places if c.get(key) is not None), None)

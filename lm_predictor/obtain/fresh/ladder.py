@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ...formula.language import parse_condition
 from ...models.config.attributes import (
-    FILLED, HEAD, WORKLOAD, dealt, integers, set_attribute, shares, text_config)
+    FILLED, HEAD, WORKLOAD, dealt, integers, paired, set_attribute, shares, text_config)
 from ...models.config.kinds import layer_counts
 from ...records.cases import Case
 from ...records.model import ModelRecord
@@ -24,7 +24,8 @@ from ...verification.runs.numbers import BYTES, config_sizes, hold, settled, wor
 # %% auto #0
 __all__ = ['FREED', 'record_values', 'tried_below', 'from_size', 'with_assumption', 'with_notes', 'add_limits', 'at_one',
            'more_than_one', 'add_deal', 'in_one_block', 'against_numbers', 'without_idle_lists', 'judged',
-           'no_integer_to_blame', 'rung_below', 'freed', 'in_fours', 'attempts_of', 'attempt_row', 'traced_record']
+           'no_integer_to_blame', 'rung_below', 'freed', 'in_fours', 'in_pairs', 'attempts_of', 'attempt_row',
+           'traced_record']
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #d08bfa31
 def record_values(record: ModelRecord, config) -> dict:
@@ -341,6 +342,16 @@ def in_fours(config, tried: Callable) -> list:
             break
     return attempts
 
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #85aca59a
+def in_pairs(config, last, tried: Callable) -> list:
+    "The Attempt that keeps heads in pairs, if it stands, where the last one made numbers of heads; tried: see `freed`"
+    from lm_predictor.tracing.roads.symbolic import symbolic_rung
+    heads = frozenset(n for n in last.rung.concrete if n.endswith(("attention_heads", "key_value_heads", "kv_heads")))
+    if not (heads and last.stands and (pairs := paired(config))):
+        return []
+    attempt = tried(symbolic_rung("heads in pairs as symbols", last.rung.concrete - heads | pairs))
+    return [attempt] if attempt.stands else []
+
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #8c61e0b3
 def attempts_of(config, progress=None, cases=None, until=()) -> list:
     """The attempts to trace a transformers config, down to the first whose record holds, or to the foot of the ladder.
@@ -356,7 +367,7 @@ def attempts_of(config, progress=None, cases=None, until=()) -> list:
     )
     numbers = attempts[-1].stands and attempts[-1].rung == symbolic_rung(WORKLOAD_ONLY, everything)
     if not numbers:
-        return attempts
+        return [*attempts, *in_pairs(config, attempts[-1], tried)]
     fours = in_fours(config, tried)
     if any(a.stands for a in fours):
         return [*attempts, *fours]

@@ -134,19 +134,44 @@ def note_computed(record: ModelRecord, config: dict) -> ModelRecord:
     return replace(record, symbols=symbols)
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5761
+def _leaving_out(config: dict, key: str) -> dict:
+    "A copy of a config without an entry, at its top and in its part for language"
+    rest, part = {k: v for k, v in config.items() if k != key}, part_of(config)
+    return rest | {part: {k: v for k, v in config[part].items() if k != key}} if part else rest
+
+
+def _stating(config: dict, key: str, value) -> dict:
+    "A copy of a config that states an entry of its language model, in the part for language where it has one"
+    part = part_of(config)
+    return config | ({part: {**config[part], key: value}} if part else {key: value})
+
+
+def _taken(config: dict, key: str, value) -> dict:
+    "The value of an entry that a class takes; of a dictionary, the entries without which it makes something else"
+    if not isinstance(value, dict):
+        return {"value": value}
+    def made(entries: dict):
+        try:
+            return full_config(_stating(config, key, entries)).to_dict()
+        except Exception:  # a config class refuses in many ways
+            return None
+    usual = made(value)
+    only = sorted(k for k in value if made({n: v for n, v in value.items() if n != k}) != usual)
+    return {"value": {k: value[k] for k in only}, "only": only}
+
+# %% ../../../nbs/obtain/fresh/01_record.ipynb #n0tetkn1
 def note_taken(record: ModelRecord, config: dict) -> ModelRecord:
     """A copy of a record that compares the entries of a config which its class takes and makes others of.
 
     The class does not keep them: of DeepSeek-V4's `compress_ratios` it makes `layer_types`. config: as given.
     """
-    whole, settings = flat(full_config(config).to_dict()), dict(record.settings)
-    for key in sorted(config.keys() - whole.keys() - settings.keys()):
-        rest = {k: v for k, v in config.items() if k != key}
+    whole, settings, given = flat(full_config(config).to_dict()), dict(record.settings), flat(config)
+    for key in sorted(given.keys() - whole.keys() - settings.keys()):
         with contextlib.suppress(Exception):  # a config class refuses in many ways
-            other = flat(full_config(rest).to_dict())
+            other = flat(full_config(_leaving_out(config, key)).to_dict())
             made = [n for n in record.settings if n in whole and whole[n] != other.get(n)]
             settings |= {n: settings[n] | {"from": [*settings[n].get("from", ()), {key: None}]} for n in made}
-            settings |= {key: {"value": config[key], "default": None, "makes": made}} if made else {}
+            settings |= {key: _taken(config, key, given[key]) | {"default": None, "makes": made}} if made else {}
     return replace(record, settings=settings)
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5764
@@ -162,17 +187,11 @@ def _misread(record: ModelRecord, config: dict) -> dict:
     return {}
 
 
-def _stating(config: dict, key: str, value) -> dict:
-    "A copy of a config that states an entry of its language model, in the part for language where it has one"
-    part = part_of(config)
-    return config | ({part: {**config[part], key: value}} if part else {key: value})
-
-
 def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:
     "A copy of a record that knows entries which its class takes and does not keep, where a config has none of them"
     whole = flat(full_config(config).to_dict())
     count = whole.get("num_hidden_layers") or 1
-    for key in sorted(record.keys - config.keys() - whole.keys() - record.settings.keys()):
+    for key in sorted(record.keys - flat(config).keys() - whole.keys() - record.settings.keys()):
         tried = ((v, _stating(config, key, v)) for v in (1, 2, 3, 7, True, False, [0] * count, [1] * count))
         wrong = [(v, flat(made)) for v, c in tried if (made := _misread(record, c))]
         became = lambda about: all(config_value(w, about["names"]) == v for v, w in wrong)

@@ -9,17 +9,19 @@ import copy
 import inspect
 import itertools
 import random
-import re
 from dataclasses import dataclass
 
 import torch
 
 from ...formula.caches import registered
-from ...models.config.attributes import LAYERS, SYMBOLIC, part_of, text_config
+from ...models.config.attributes import LAYERS, SYMBOLIC, part_of, said_again, text_config
 from ...models.sources.hub import quiet
 from ...models.config.kinds import RULES, SPELT, stated
 from ...models.config.settings import bookkeeping, overrides
-from .reads import consumed_keys, follows, inner_words, plain, words_of, written
+from .reads import consumed_keys, follows, plain
+from lm_predictor.tracing.config.spellings import (
+    end_of, lists_of_class, namings, remade, sharings, spellings, spelt_as
+)
 from ..runtime.building import build
 from ..runtime.layers import layer_count, layer_key, layer_lists, layers_name, per_layer
 
@@ -37,7 +39,7 @@ def _candidates(config, whole: dict, layers: int):
         if bookkeeping(key) or key in (*LAYERS, *SYMBOLIC):
             continue
         if type(value) is int and 0 <= value <= layers:
-            yield from ((by, key, value) for by in ("first", "every", "step"))
+            yield from ((by, key, value) for by in ("first", "every", "step", "spread"))
         elif isinstance(value, list) and len(value) != layers and {*map(type, value)} <= {int}:
             yield "among", key, value
     for key in consumed_keys(type(config)):
@@ -158,16 +160,6 @@ def _entries(pattern: Pattern, many: int, given: bool, rng: random.Random) -> di
                 found[column["picked"]] = among
     return found
 
-
-def _spelt(column: dict, values: list) -> dict:
-    "The entries with a letter or number for each layer, or with the layers of each, that stand for a column's values"
-    if column["by"] == "shared out":
-        of = lambda value: [i + 1 for i, other in enumerate(values) if other == value]
-        return {column[k]: of(value) for k, value in zip(("key", "also"), column["values"])}
-    letters = {str(v): k for k, v in reversed(column["words"].items())}
-    rows = [letters[str(v)] for v in values]
-    return {column["key"]: [int(v) for v in rows] if all(v.isdigit() for v in column["words"]) else "".join(rows)}
-
 # %% ../../../nbs/tracing/config/01_counted.ipynb #d6235c29
 def drawn_layers(pattern: Pattern, many: int, given: bool, rng: random.Random):
     "Entries of another config with so many layers, and the kind of each; None where chance finds no known kinds"
@@ -185,42 +177,8 @@ def drawn_layers(pattern: Pattern, many: int, given: bool, rng: random.Random):
         found.append(rng.choice(fitting))
     lists = {c["name"]: [rows[k][i] for k in found] if named[i] else None for i, c in enumerate(pattern.columns)}
     for i, c in enumerate(pattern.columns):
-        changes |= _spelt(c, [rows[k][i] for k in found]) if each[i] else {}
+        changes |= spelt_as(c, [rows[k][i] for k in found]) if each[i] else {}
     return changes | {name: v for name, v in lists.items() if name}, found
-
-# %% ../../../nbs/tracing/config/01_counted.ipynb #c6f7b5a5
-def _left_to_class(config) -> set[str]:
-    "The lists of a config that its class makes where they are not given, as many entries as its layers ask for"
-    whole, many = text_config(config).to_dict(), layer_count(config)
-
-    def made(names: list, layers: int) -> dict:
-        "What the class makes of lists where they are left out; nothing where it needs one of them"
-        try:
-            rest = {k: v for k, v in whole.items() if k not in names}
-            return vars(type(config)(**{**rest, layers_name(config): layers}))
-        except Exception:  # a config class refuses in many ways
-            return {}
-    lists = [name for name, value in whole.items() if isinstance(value, list) and value]
-    free = [name for name in lists if made([name], many).get(name) == whole[name]]
-    longer = made(free, 2 * many)
-    return {name for name in free if isinstance(longer.get(name), list) and longer[name] != whole[name]}
-
-# %% ../../../nbs/tracing/config/01_counted.ipynb #9ccca494
-def _made(config, changes: dict, many: int):
-    "A config like another one, with other entries and so many layers"
-    own, computed, given = text_config(config).to_dict(), _left_to_class(config), {}
-    entries = {k: v for k, v in own.items() if k not in changes and k not in (*computed, "per_layer_config")}
-    for key, value in changes.items():
-        whole, _, part = key.partition(".")
-        if value is not None:
-            given[whole] = {**given.get(whole, {}), part: value} if part else value
-    entries |= given | {layers_name(config): many}
-    made = type(config)(**entries)
-    if not (by := dict(overrides(own) or ())):
-        return made
-    kinds = made.to_dict()["layer_types"]
-    other = {i: by[kind] for i, kind in enumerate(kinds) if kind in by}
-    return type(config)(**entries | {"layer_types": kinds, "per_layer_config": other})
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #1d00f962
 def _within(outer, inner):
@@ -248,7 +206,7 @@ def _holds(pattern: Pattern, many: int, given: bool, own: tuple, rng: random.Ran
         if drawn is None:
             return None
         try:
-            now, outside = _built(_within(pattern.whole, _made(pattern.config, drawn[0], many)))
+            now, outside = _built(_within(pattern.whole, remade(pattern.config, drawn[0], many)))
         except Exception:  # a config class and a constructor refuse in many ways
             continue
         alike = [own[0][pattern.kinds[k][0]] for k in drawn[1]]
@@ -279,63 +237,6 @@ def _proven(pattern: Pattern, own: tuple) -> bool:
     # else the class takes no other number there
     return all(len(values) > 2 for key, values in seen.items() if key not in fixed)
 
-# %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de16
-def _told(config, name: str, key: str, words: list) -> list:
-    "The list that a class makes of an entry that says these letters or numbers, one after the other; nothing without"
-    entry, layers = "".join(words) if isinstance(words[0], str) else words, layer_count(config)
-    try:
-        return list(per_layer(_made(config, {key: entry, name: None}, layers), layers).get(name) or ())
-    except Exception:  # a config class refuses in many ways
-        return []
-
-
-def _spellings(config, name: str, values: list, made: list | None):
-    "Columns by entries with a letter or number for each layer, of which a class makes a list of its own"
-    cls, many = type(config), layer_count(config)
-    letters = sorted({*re.findall(r"""["']([^"'\s])["']""", written(cls))})
-    tables = [v for v in getattr(inspect.getmodule(cls), "__dict__", {}).values() if isinstance(v, dict)]
-    numbers = sorted({0, 1} | {k for table in tables for k in table if type(k) is int})
-    inside = [w for w in words_of(cls) if w not in (*LAYERS, name)]
-    keys = [k for k in consumed_keys(cls) if k != name]
-    for key in (*keys, *(f"{k}.{w}" for k in keys for w in inside)):
-        tried = [*(letters if "." not in key else ()), *numbers]
-        found = [(word, _told(config, name, key, [word] * many)) for word in tried]
-        alike = [(word, said) for word, said in found if len({*map(str, said)}) == 1]
-        words = {str(word): said[0] for word, said in alike}
-        if {*map(str, values)} <= {*map(str, words.values())}:
-            further = [(w, said, v) for w, said in alike for v, _ in alike if type(v) is type(w) and v != w]
-            longer = bool(further) and all(_told(config, name, key, [*[w] * many, v]) == said for w, said, v in further)
-            more = {"longer": True} if longer else {}
-            yield {"name": name, "by": "each", "key": key, "words": words} | more | ({"usual": made} if made else {})
-
-# %% ../../../nbs/tracing/config/01_counted.ipynb #35213c73
-def _shares(config, name: str, values: list, made: list | None):
-    "Columns by two lists in an entry that share out the layers, counted from one, of which a class makes a list"
-    many, kinds = layer_count(config), [*dict.fromkeys(map(str, values))]
-    if len(kinds) != 2:
-        return
-    rows = [[kinds[(i // n) % 2] for i in range(many)] for n in (1, 2, 3)]
-    for one, other in itertools.permutations(inner_words(type(config)), 2):
-        column = {"name": name, "by": "shared out", "key": one, "also": other, "values": kinds}
-        try:
-            told = [per_layer(_made(config, _spelt(column, row) | {name: None}, many), many).get(name) for row in rows]
-        except Exception:  # a config class refuses in many ways
-            continue
-        if told == rows:
-            yield column | ({"usual": made} if made else {})
-
-# %% ../../../nbs/tracing/config/01_counted.ipynb #eedfb8a3
-def _end(config, name: str, values: list) -> dict:
-    "What a class puts in the place of the last entry of a list, whatever stands there"
-    many, found = layer_count(config), {}
-    for value in {str(v): v for v in values}.values():
-        try:
-            *first, last = getattr(_made(config, {name: [value] * many}, many), name)
-        except Exception:  # a config class refuses in many ways
-            return {}
-        found |= {str(last): last} if first == [value] * (many - 1) else {}
-    return {"last": next(iter(found.values()))} if len(found) == 1 < len({*map(str, values)}) else {}
-
 # %% ../../../nbs/tracing/config/01_counted.ipynb #0cb64c79
 def _columns_of(config, lists: dict, whole: dict, usual: dict):
     "For each list of a config with one value per layer, the columns that may state it: with a rule of its class first"
@@ -344,8 +245,8 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
         settable = not isinstance(getattr(cls, name, None), property)
         bare, found = {"name": name} if settable else {"name": "", "of": name}, []
         made = usual.get(name) if isinstance(usual.get(name), list) else None
-        end = _end(config, name, values) if settable else {}
-        bare, free = bare | end, many - len(end)
+        end = end_of(config, name, values) if settable else {}
+        bare, free = bare | end | (namings(config, name, values) if settable else {}), many - len(end)
         if len(set(map(str, values))) == 1:
             found = [bare | {"by": "all", "key": "", "default": 0, "values": [values[0], values[0]]}]
         for by, key, entry in _offsets(whole):
@@ -357,7 +258,7 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
                 if default is not None or key in whole:  # else the config itself says nothing by this rule
                     found.append(bare | _column(by, key, default, two))
         if settable and len(set(map(str, values))) > 1:
-            found = [*_spellings(config, name, values, made), *_shares(config, name, values, made), *found]
+            found = [*spellings(config, name, values, made), *sharings(config, name, values, made), *found]
         yield [*found, *([bare | ({"usual": made} if made else {})] if settable else [])]
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #49ddfca5
@@ -368,12 +269,12 @@ def _listed(config, whole: dict, lists: dict, usual: dict):
     def follows_rule(name: str, by: str, key: str, n: int) -> bool:
         "Whether the class makes the list of this number by this rule, and of the two after it"
         try:
-            made = [getattr(_made(config, {key: k}, many), name) for k in (n, n + 1, n + 2)]
+            made = [getattr(remade(config, {key: k}, many), name) for k in (n, n + 1, n + 2)]
         except Exception:  # a config class refuses in many ways
             return False
         return made == [[i for i in range(many) if RULES[by](i, k, many)] for k in (n, n + 1, n + 2)]
 
-    for name in sorted(_left_to_class(config) - {*lists}):
+    for name in sorted(lists_of_class(config) - {*lists}):
         for by, (key, n) in itertools.product(("every", "step"), _numbers(whole).items()):
             if 0 < n <= many and follows_rule(name, by, key, n):
                 yield {"name": ""} | _column(by, key, usual.get(key), [True, False]) | {"picked": name}
@@ -399,7 +300,7 @@ def _same(config, name: str, key: str, default) -> list[int]:
 
     def made(value, layers: int):
         try:
-            return getattr(_made(config, {name: None, key: value}, layers), name)
+            return getattr(remade(config, {name: None, key: value}, layers), name)
         except Exception:  # a config class refuses in many ways
             return None
     usual = {n: v for n in (many, 2 * many + 1) if (v := made(default, n))}
@@ -413,6 +314,7 @@ def _others(config, column: dict) -> dict:
         return {}
     rows, named = follows(type(config), name, {}), getattr(type(config), "attribute_map", {})
     own = {*LAYERS, *(column.get(k, "").partition(".")[0] for k in ("key", "also"))}
+    own |= {column["named"]["key"]} if "named" in column else set()
     own |= {named.get(n, n) for n in SYMBOLIC} if not column["name"] else set()  # of a list of sizes, its kinds count
     unless = {k: v for row in rows for k, v in row.items() if k not in own}
     same = {k: numbers for k, v in unless.items() if column["name"] and (numbers := _same(config, name, k, v))}
@@ -424,7 +326,7 @@ def _empty(config, column: dict) -> dict:
     name = column["name"]
 
     def made(value):
-        return _made(config, {name: value}, layer_count(config)).to_dict()
+        return remade(config, {name: value}, layer_count(config)).to_dict()
     try:
         return {"empty": True} if name and "by" in column and made(None)[name] and made([]) == made(None) else {}
     except Exception:  # a config class refuses in many ways
@@ -453,7 +355,8 @@ _found: dict = registered({})  # a config as text -> what is found of it
 def _counted(outer, kinds: list) -> dict:
     config = text_config(outer)
     many, whole = layer_count(config), plain(config)
-    lists = {n: list(v) for n, v in per_layer(config, many).items()}
+    again = {said_again(config, n) for n in SYMBOLIC if n in vars(config)}  # which the symbol stands for
+    lists = {n: list(v) for n, v in per_layer(config, many).items() if n not in again}
     other = [v for rows in lists.values() for v in rows if not isinstance(v, (str, int, float, type(None)))]
     if other or any(type(place) is int for place, _ in overrides(whole) or ()):  # which no kind of layer says
         return {}

@@ -301,7 +301,8 @@ def _watched_run(config) -> Reads:
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #a1753b4d
 # of these, settings with words of their own say what matters
-_COMPUTED = {"rope_parameters", "rope_scaling", "rope_theta", "sliding_window", *SHARE}
+_SHARES = (*SHARE, "partial_rotary_factors")  # of which the share is read that a config rotates
+_COMPUTED = {"rope_parameters", "rope_scaling", "rope_theta", "sliding_window", *_SHARES}
 
 
 def _left_out(config, name: str, about: dict):
@@ -402,6 +403,23 @@ def copied_names(
             found |= {key: target} if made == [*others.values()] else {}
     return found
 
+# %% ../../../nbs/tracing/config/00_reads.ipynb #7b3d44de
+def _takes_null(config, name: str, about: dict) -> dict:
+    "`null` where the class of a config makes of a null in one entry what it makes where that is not given"
+    kind, whole = type(text_config(config)), text_config(config).to_dict()
+    if about["default"] in (None, False):
+        return {}
+
+    def made(value):
+        given = kind(**{**{k: v for k, v in whole.items() if k != name}, **value})
+        return essence(setting(plain(given), name, None), about)
+    try:
+        null = made({name: None})
+        same = name in whole and null not in (None, False) and null == made({}) == about["default"]
+    except Exception:  # a class refuses in many ways
+        return {}
+    return {"null": True} if same else {}
+
 # %% ../../../nbs/tracing/config/00_reads.ipynb #c96cd444
 @quiet()
 def settings_of(
@@ -414,8 +432,8 @@ def settings_of(
     `value`: what the model reads. `default`: what it reads of a class that is given nothing. `from`: the entries from
     which that default follows (see `follows`). `number`: any number does the same, so value and default say only
     whether there is one. `each`: the value is that of every entry of a list with one entry per layer. `makes`: the
-    entries that the class makes of this one, which it does not keep. `below`: the entries that the class makes of this
-    one only where they are not given.
+    entries that the class makes of this one, which it does not keep. `below`: those that it makes of this one only
+    where they are not given. `null`: whether the class makes of a null what it makes of nothing.
     """
     kind, layers = type(text_config(config)), layer_count(config)
     lists, whole, usual = set(per_layer(config, layers)), plain(config), _trials(kind)[0]
@@ -424,7 +442,7 @@ def settings_of(
     if mixed:
         found["num_hidden_layers"] = {"value": layers, "default": setting(usual, "num_hidden_layers", None)}
     for name, about in found.items():
-        skipped = LAYERS if mixed and name in lists else SHARE if name == "rotary_share" else ()
+        skipped = LAYERS if mixed and name in lists else _SHARES if name == "rotary_share" else ()
         rows = [row for row in follows(kind, name, about) if not set(row) <= {*skipped}]
         found[name] = about | ({"from": rows} if rows else {})
     made = {name: {k for row in about.get("from", ()) for k in row} for name, about in found.items()}
@@ -433,4 +451,4 @@ def settings_of(
         names = sorted(name for name, keys in made.items() if key in keys)
         about = ({} if key in whole else {"makes": names}) | _below(config, key, names)
         found[key] = about | {"value": setting(whole, key, None), "default": usual.get(key)}
-    return dict(sorted(found.items()))
+    return dict(sorted((n, about | _takes_null(config, n, about)) for n, about in found.items()))

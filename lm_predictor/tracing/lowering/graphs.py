@@ -19,13 +19,13 @@ from ...cost.rules.operators import reached_experts
 from ...formula.tree import Formula
 from ...formula.language import parse, parse_condition, total
 from ...formula.symbolic import from_sympy
-from ...models.config.attributes import canonical, flat, part_of, text_config, window_of
+from ...models.config.attributes import canonical, flat, part_of, said_again, text_config, window_of
 from ...models.config.kinds import count_symbol
 from ...records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ...records.model import ModelRecord
 from ...records.source import source_file
 from ..recording.loops import held
-from ..runtime.building import Absent
+from ..runtime.building import GROUPED, Absent, grouped_here
 from ..runtime.forward import TARGET, cache_name, drafts, shown_modules
 from ..runtime.layers import layer_count, layers_name
 from ..runtime.masks import kept_pairs, pairs_formula
@@ -342,7 +342,9 @@ def _derived_head_dim(config) -> bool:
 def _heads_alike(config) -> bool:
     "Whether a config class has as many heads of keys and values as of queries where nothing is said of them"
     name = next((n for n in ("num_key_value_heads", "num_kv_heads") if hasattr(config, n)), "")
-    made = lambda heads: type(config)(hidden_size=160 * heads, num_attention_heads=heads)
+    flags = {n: v for n, v in vars(config).items() if type(v) is bool and not n.startswith("_")}
+    width, number = (getattr(config, "attribute_map", {}).get(n, n) for n in ("hidden_size", "num_attention_heads"))
+    made = lambda heads: type(config)(**flags, **{width: 160 * heads, number: heads})
     try:
         return bool(name) and all(getattr(made(heads), name) == heads for heads in (6, 10))
     except Exception:  # a class that refuses these sizes
@@ -407,7 +409,8 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
         absent = 0 if name == TIE else None
         default = int(default) if isinstance(default, (int, bool)) else absent
         listed = {"listed": True} if any(takes_list(type(text_config(config)), n) for n in names) else {}
-        symbols[canonical(name)] = {"names": names, "default": default} | listed
+        again = {"again": rows} if (rows := said_again(config, name)) else {}
+        symbols[canonical(name)] = {"names": names, "default": default} | listed | again
     if _heads_alike(text_config(config)) and "num_kv_heads" in symbols:
         symbols["num_kv_heads"]["default"] = None  # which stands for as many
     if "head_dim" in symbols:  # does the config class compute it, or is its default a number of its own?
@@ -427,12 +430,13 @@ def _counted(layers: dict) -> set:
     if not layers:
         return set()
     parts = ("name", "key", "also", "of", "picked")
-    return {c[part] for c in layers["columns"] for part in parts if part in c} | {"num_hidden_layers"}
+    older = {c["named"]["key"] for c in layers["columns"] if "named" in c}
+    return {c[part] for c in layers["columns"] for part in parts if part in c} | older | {"num_hidden_layers"}
 
 
 def _notes_of(trace: ModelTrace) -> tuple:
     "What a reader of a trace's figures must know, but for its masks"
-    notes = tuple(_never_run(trace))
+    notes = (*_never_run(trace), *map(GROUPED.format, grouped_here(trace.model)))
     if drafts(trace.model):
         return (*notes, TARGET)
     if cache_name(trace.model):
@@ -461,7 +465,8 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     symbols = _symbols_of(trace, base)
     chosen = settings_of(config, {n for s in symbols.values() for n in s["names"]}, trace.mixed)
     copied = copied_names(config, chosen)
-    chosen = {name: about for name, about in chosen.items() if name not in {*copied, *_counted(trace.layers)}}
+    left = {*copied, *_counted(trace.layers), *(about.get("again") for about in symbols.values())}
+    chosen = {name: about for name, about in chosen.items() if name not in left}
     if trace.layers:
         symbols |= {(s := count_symbol(k)): {"names": [s], "default": None} for k in range(len(trace.kinds))}
     built, assumptions = trace.symbols.relation.assumptions, assumptions_of(trace)
@@ -481,6 +486,5 @@ def model_record(trace: ModelTrace) -> ModelRecord:
         {name: graph_of(r, write, pairs) for name, r in recorders.items()},
         {name: own for name in recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write),
         trace.method,
-        aliases=_names_of(config) | copied,
-        keys=class_keys(type(text_config(config))), layers=trace.layers
+        aliases=_names_of(config) | copied, keys=class_keys(type(text_config(config))), layers=trace.layers
     )

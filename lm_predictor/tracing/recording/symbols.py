@@ -49,7 +49,7 @@ def _share(config) -> dict:
 
 
 def near_hints(attributes: dict, values: dict) -> dict:
-    """Hints for base symbols near a config's own numbers: all different, ordered as these are, and as often even.
+    """Hints for base symbols near a config's own numbers: all different, ordered as these are, in fours or eights.
 
     attributes: attribute -> the base symbols and integers whose product it is; values: its number.
     """
@@ -59,7 +59,12 @@ def near_hints(attributes: dict, values: dict) -> dict:
             left = [f for f in factors if isinstance(f, str) and f not in known]
             if len(left) == 1:
                 known[left[0]] = values[name] // math.prod(known.get(f, f) for f in factors if f != left[0])
-    return {name: known[name] + 4 * (i + 1) for i, name in enumerate(sorted(known, key=lambda n: (known[n], n)))}
+    found, above = {}, 0
+    for name in sorted(known, key=lambda n: (known[n], n)):
+        step = 8 if known[name] % 8 == 0 else 4  # rows of experts are aligned to eight numbers
+        above += step - above % step
+        found[name] = known[name] + above
+    return found
 
 # %% ../../../nbs/tracing/recording/05_symbols.ipynb #9a99feb0
 class Symbols:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import inspect
 import linecache
 import math
 import operator
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -25,9 +27,10 @@ from .quirks import Need, quirk
 from ..recording.recorder import _CALL_CODE, SIZES
 
 # %% auto #0
-__all__ = ['constructor_arguments', 'default_dtype', 'defaults', 'symbolic_integers', 'symbolic_entries', 'symbolic_construction',
-           'symbolic_roots', 'symbolic_bins', 'held_assertions', 'text_alone', 'Absent', 'without_packages',
-           'keys_of_another', 'build', 'symbolic_selection', 'one_text']
+__all__ = ['GROUPED', 'constructor_arguments', 'default_dtype', 'defaults', 'symbolic_integers', 'symbolic_entries',
+           'symbolic_construction', 'symbolic_roots', 'symbolic_bins', 'held_assertions', 'text_alone', 'Absent',
+           'without_packages', 'keys_of_another', 'grouped_experts', 'grouped_here', 'build', 'symbolic_selection',
+           'one_text']
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #ea300380
 @contextlib.contextmanager
@@ -242,6 +245,37 @@ def keys_of_another(config):
     with patched(*([(kind, "kv_sharing_modes", property(modes))] if isinstance(usual, property) else [])):
         yield
 
+# %% ../../../nbs/tracing/runtime/01_building.ipynb #b4353be4
+GROUPED = (
+    "{} goes over its experts in a loop: they are run as the one grouped product that transformers runs for those of "
+    "other types, which multiplies the same numbers"
+)
+_LIKE_OTHERS = dict(
+    has_gate=True, has_bias=False, has_post_expert_norm=False, is_transposed=False, is_concatenated=True,
+    _is_expert_parallel=False
+)
+
+
+def _in_a_loop(m) -> bool:
+    "Whether a module holds experts as those do that transformers runs in several ways, and goes over them in a loop"
+    held = {n: p.dim() for n, p in m._parameters.items() if p is not None}
+    if held != {"gate_up_proj": 3, "down_proj": 3} or hasattr(m, "_is_expert_parallel"):
+        return False
+    taken = [*inspect.signature(type(m).forward).parameters]
+    return hasattr(m, "_apply_gate") and taken == ["self", "hidden_states", "top_k_index", "top_k_weights"]
+
+
+def grouped_experts(model, how: str = "grouped_mm") -> None:
+    "Have experts that a model goes over in a loop run as those of other types; how: an implementation of transformers"
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    for m in filter(_in_a_loop, model.modules()):
+        vars(m).update(_LIKE_OTHERS, forward=types.MethodType(ALL_EXPERTS_FUNCTIONS[how], m))
+
+
+def grouped_here(model) -> list[str]:
+    "The classes of a model whose experts are run by `grouped_experts`"
+    return list(dict.fromkeys(type(m).__name__ for m in model.modules() if {*_LIKE_OTHERS, "forward"} <= {*vars(m)}))
+
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #8efd9471
 def build(config, **options):
     "A causal language model of a config, in bfloat16, in inference mode, on whatever tensors are the default now"
@@ -269,6 +303,7 @@ def build(config, **options):
         if hasattr(m, "warn_if_padding_and_no_attention_mask"):
             m.warn_if_padding_and_no_attention_mask = _no_warning  # it looks at token ids, which are not there
         _sorted_names(m)
+    grouped_experts(model, options.get("experts_implementation", "grouped_mm"))
     return model.eval()
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #de3f466e
