@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..records.storage.files import model_id, model_paths, read_record
 from ..formula.language import parse
-from .config.attributes import flat, part_of
+from .config.attributes import LAYERS, flat, part_of
 from .config.kinds import entry_at, layer_counts, layer_paths, shown_path
 from .config.settings import bookkeeping, config_value, essence, setting
 from .config.validation import ModelError, check_numbers
@@ -50,6 +50,9 @@ def _for_every_layer(record: ModelRecord, config: dict) -> dict:
     rows = {n: config[n] for n in names if isinstance(config.get(n), list) and config[n]}
     if other := next((n for n, row in rows.items() if any(v != row[0] for v in row)), None):
         raise ModelError(f"config: {other} differs from layer to layer, traced with one number for all of them")
+    many = config_value(config, list(LAYERS))
+    if short := next((n for n, row in rows.items() if n != names[n] and many is not None and len(row) != many), None):
+        raise ModelError(f"config: {short} must have one entry for each of {many} layers, got {len(rows[short])}")
     return {names[n]: row[0] for n, row in rows.items()}
 
 # %% ../../nbs/models/00_matching.ipynb #dae35361

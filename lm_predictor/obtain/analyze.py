@@ -5,6 +5,7 @@
 # %% ../../nbs/obtain/02_analyze.ipynb #a9f4e00d
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -32,12 +33,16 @@ from ..timing.prediction import ModelCost
 __all__ = ['analyze']
 
 # %% ../../nbs/obtain/02_analyze.ipynb #f103dc4b
-def _without_head(config: dict) -> str:
-    "The class that a config names, where that gives scores or hidden states in the place of tokens; empty elsewhere"
+def _without_head(config: dict, class_name: str) -> str:
+    """The class that a config names, where that gives scores or hidden states in the place of tokens; empty elsewhere.
+
+    class_name: of the model with a head. Qwen2ForCausalLM's body is Qwen2Model; MarianMTModel has a head of its own.
+    """
     named = config.get("architectures")
     first = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
-    ends = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel", "Model")
-    return first if first.endswith(ends) and not first.endswith("LMHeadModel") else ""
+    body = f"{re.split('For|WithLMHead|LMHead', class_name.rpartition('.')[2])[0]}Model"
+    ends = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+    return first if first == body or first.endswith(ends) else ""
 
 
 def _unread(config: dict, record: ModelRecord):
@@ -52,7 +57,7 @@ def _unread(config: dict, record: ModelRecord):
         yield f"{record.model_type} does not know these entries of the config, which were not read: {names}"
     if silent:
         yield f"the config leaves to its class: {', '.join(f'{n}={v}' for n, v in silent.items())}"
-    if other := _without_head(config):
+    if other := _without_head(config, record.class_name):
         yield f"the config names {other}, which has no head for language; here one is counted"
     if own_code(config) and not config.get("custom_code"):
         yield (

@@ -60,7 +60,7 @@ SYMBOLIC = (  # config attributes that become symbols where they are integers ab
     "state_size", "time_step_rank", "mamba_d_state", "mamba_dt_rank", "linear_num_key_heads",
     "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim",
     "attention_hidden_size", "lru_width", "ffn_hidden_size", "index_topk", "window_size",
-    "intermediate_size_mlp", "attention_chunk_size")
+    "intermediate_size_mlp", "attention_chunk_size", "decoder_vocab_size")
 
 
 def canonical(attribute: str) -> str:
@@ -240,6 +240,14 @@ def _relate_blocks(values: dict, attributes: dict, concrete=frozenset()) -> tupl
     attributes["lru_width"] = (*factors, "lru_block")
     return {"lru_block": f"lru_width / {of}"}, [f"lru_width % {of} == 0"]
 
+# %% ../../../nbs/models/config/00_attributes.ipynb #5am3a5it
+_SAME = {  # a size -> the one that it mostly is, and then has the symbol of
+    **dict.fromkeys(
+        ("word_embed_proj_dim", "embedding_size", "input_embedding_size", "attention_hidden_size"), "hidden_size"
+    ),
+    "decoder_vocab_size": "vocab_size"
+}
+
 # %% ../../../nbs/models/config/00_attributes.ipynb #5d1f0c2e
 def relate(values: dict, concrete=frozenset()) -> Relation:
     """Base symbols of a config's integers (attribute -> value), with the relations that its numbers show.
@@ -261,10 +269,10 @@ def relate(values: dict, concrete=frozenset()) -> Relation:
     ):
         rewrite |= found
         assumptions += more
-    for name in ("word_embed_proj_dim", "embedding_size", "input_embedding_size", "attention_hidden_size"):
-        if "hidden_size" in attributes and values.get(name) == values["hidden_size"]:
-            attributes[name] = attributes["hidden_size"]
-            assumptions.append(f"{name} == hidden_size")
+    for name, same in _SAME.items():
+        if same in attributes and values.get(name) == values[same]:
+            attributes[name] = attributes[same]
+            assumptions.append(f"{name} == {same}")
     fixed = {canonical(name) for name in concrete}
     assumptions = [a for a in assumptions if not parse_condition(a).names <= fixed]  # numbers need no relation
     for name in sorted(concrete & set(attributes)):

@@ -188,7 +188,8 @@ def _whole(q: dict, key: str, default: int | None, allowed=None, least: int = 1)
     value = q.get(key, default)
     if type(value) is not int or value < least and value != -1 or allowed and value not in allowed:
         wanted = f"one of {', '.join(map(str, allowed))}" if allowed else f"a whole number of at least {least}"
-        raise _refused(f"{key} must be {wanted}, got {str(value)[:60]!r}")
+        text = ", which is a text" if isinstance(value, str) and value.isdecimal() else ""
+        raise _refused(f"{key} must be {wanted}, got {str(value)[:60]!r}{text}")
     return value
 
 
