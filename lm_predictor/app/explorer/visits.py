@@ -5,6 +5,8 @@
 # %% ../../../nbs/app/explorer/04_visits.ipynb #316c9b66
 from __future__ import annotations
 
+from inspect import Parameter, Signature
+
 from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
 from tornado.web import HTTPError
 
@@ -18,6 +20,8 @@ MOST_VISITS = 16
 class Visits(AsyncMappingKernelManager):
     "The Pythons of the open pages, at most `MOST_VISITS` at a time"
     starting = 0  # asked for and not yet among those that run
+    # traitlets names a type in its own that it does not import, which the docs of some versions of Python ask for
+    __signature__ = Signature([Parameter("kwargs", Parameter.VAR_KEYWORD)])
 
     async def start_kernel(self, **kwargs) -> str:
         "Start the Python of one more page and give its id; raises HTTPError 503 where there are too many"
