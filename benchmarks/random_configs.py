@@ -3,6 +3,7 @@
     python benchmarks/random_configs.py                        # 1,000 configs, drawn over every shipped type
     python benchmarks/random_configs.py qwen3_moe mamba2       # of some types
     python benchmarks/random_configs.py --configs 200 --seed 7 --json rows.json
+    python benchmarks/random_configs.py --settings             # settings too: activations, biases, windows on or off
 
 A config is drawn from a type's first preset, or from what its config class has by default: numbers of layers, heads, groups
 and experts, head sizes, widths, windows, ranks, vocabulary, and the patterns that say which layer is of which kind. One that
@@ -125,6 +126,33 @@ STATES = (("num_heads", "head_dim", "expand"), ("mamba_n_heads", "mamba_d_head",
           ("n_mamba_heads", "mamba_headdim", "mamba_expand"))
 
 
+ACTIVATION = re.compile(r"^(hidden_act|hidden_activation|activation_function|activation|mlp_hidden_act)$")
+
+
+def settings_drawn(base: dict, config: dict, rng: random.Random) -> dict:
+    """A config with other settings: each kind of number of key heads alike, and by chance an activation, biases, a
+    window that is on or off, kinds of layers of their own choice, a share of a head that is rotated, and a scaling."""
+    if isinstance(base.get("text_config"), dict):
+        return config | {"text_config": settings_drawn(base["text_config"], config["text_config"], rng)}
+    has = lambda names: next((n for n in names if isinstance(base.get(n), int)), None)
+    found, heads, kv, layers = dict(config), has(HEADS), has(KV), has(LAYERS)
+    if heads and kv:
+        found[kv] = rng.choice([1, config[heads], max(n for n in (1, 2, 4) if config[heads] % n == 0)])
+    for key, value in base.items():
+        if ACTIVATION.match(key) and rng.random() < 0.25:
+            found[key] = rng.choice(("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2"))
+        elif isinstance(value, bool) and ("bias" in key and rng.random() < 0.25 or key == "use_sliding_window"):
+            found[key] = rng.random() < 0.5
+    rows = base.get("layer_types")
+    if layers and isinstance(rows, list) and rng.random() < 0.2:  # all of one kind
+        found["layer_types"] = [rng.choice(sorted(set(map(str, rows))))] * config[layers]
+    rope = base.get("rope_parameters")
+    if isinstance(rope, dict) and "rope_theta" in rope and rng.random() < 0.25:
+        more = {"partial_rotary_factor": rng.choice((0.25, 0.5, 1.0))} if "partial_rotary_factor" in rope else {}
+        found["rope_parameters"] = rope | more | rng.choice(({}, {"rope_type": "linear", "factor": 4.0}))
+    return found
+
+
 def _draw_states(base: dict, config: dict, width: str | None, rng: random.Random) -> None:
     "Heads of a state space that make up its inner width, as its constructor asks"
     for heads, size, expand in STATES:
@@ -219,13 +247,17 @@ def compared(record, values: dict, parameters: int, flops: list) -> str:
     return ""
 
 
-def row(kind: str, base: dict, rng: random.Random, db: Database) -> Row | None:
-    "A config that transformers builds, and what the shipped records say of it; None where none was drawn"
+def row(kind: str, base: dict, rng: random.Random, db: Database, settings: bool = False) -> Row | None:
+    """A config that transformers builds, and what the shipped records say of it; None where none was drawn.
+
+    settings: whether it has other settings, too.
+    """
     from lm_predictor.models.sources.loading import full_config
     for n in range(TRIES):
         inner, alike = base.get("text_config"), n >= TRIES // 2  # a class that has images too has its sizes in a part
         whole = isinstance(inner, dict)
         config = {"model_type": kind, "text_config": drawn(inner, rng, alike)} if whole else drawn(base, rng, alike)
+        config = settings_drawn(base, config, rng) if settings else config
         try:
             parameters, flops = counts(full_config(config), runs_itself(kind, base))
             break
@@ -263,6 +295,7 @@ def main() -> int:
     parser.add_argument("types", nargs="*", help="model types (default: every shipped one)")
     parser.add_argument("--configs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--settings", action="store_true", help="draw settings too, not sizes and patterns alone")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -275,7 +308,7 @@ def main() -> int:
         kind = list(chosen)[number % len(chosen)]
         rng = random.Random(f"{args.seed} {kind} {number // len(chosen)}")
         with contextlib.redirect_stderr(None):
-            found = row(kind, chosen[kind], rng, db) if kind not in bare else None
+            found = row(kind, chosen[kind], rng, db, args.settings) if kind not in bare else None
         if found:
             rows.append(found)
         else:

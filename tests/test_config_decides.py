@@ -9,10 +9,12 @@ import pytest
 
 from lm_predictor.models.sources.hub import presets
 from lm_predictor.models.sources.loading import full_config
-from lm_predictor.models.matching import fits, has_every_kind, stored_records, symbol_values, unknown_names
+from lm_predictor.models.matching import fits, has_every_kind, stored_records, symbol_values, unknown_names, with_layers_of
 from lm_predictor.models.config.validation import ModelError
-from lm_predictor.obtain.confirm import built_parameters
+from lm_predictor.obtain.confirm import built_parameters, contradiction
+from lm_predictor.obtain.fresh.ladder import against_numbers, record_values
 from lm_predictor.records.storage.database import Database, shipped_directory
+from lm_predictor.tracing.runtime.functions import as_recorded
 
 SHIPPED = Database(shipped_directory(), shipped_directory())
 ROOT = Path(__file__).parent.parent
@@ -47,7 +49,13 @@ CHANGED = [  # finding A: each of these was answered with the figures of another
 def test_a_key_that_the_model_reads_decides(kind, change):
     config = of_type(kind)
     assert answers(config), "the preset itself is answered"
-    assert not answers({k: v for k, v in config.items() if k != "rope_parameters"} | change)
+    changed = {k: v for k, v in config.items() if k != "rope_parameters"} | change
+    for record in answers(changed):  # it is about the change: a run of the changed model does what it says
+        full = full_config(changed)
+        assert contradiction(record, changed) == ""
+        with as_recorded(record, full):
+            named = with_layers_of(record, changed)
+            assert against_numbers(named, full, record_values(record, full)) == "", record.id
 
 
 def run(*words, home) -> subprocess.CompletedProcess:
@@ -140,7 +148,7 @@ def test_other_sizes_and_patterns_are_answered(kind, change):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     from lm_predictor.models.sources.loading import full_config
     from lm_predictor.models.matching import symbol_values
-    from lm_predictor.obtain.confirm import built_parameters
+    from lm_predictor.obtain.confirm import built_parameters, contradiction
     config = next((p["config"] for p in presets().values() if p["config"]["model_type"] == kind), {"model_type": kind})
     found = answers(config := config | change)
     assert found, [fits(r, config) for _, r in stored_records(kind, SHIPPED)]
@@ -155,7 +163,9 @@ def test_layers_of_several_kinds_are_counted():
     run = analyze(config, trace=False).at(batch_size=1, seq_len=16)
     of = lambda layers: {k.count for k in run.kernels if k.path.startswith(f"model.layers.{layers}.mlp")}
     assert of("0,2..4") == {3} and of("1,3") == {2}
-    assert not answers(config | {"layer_types": ["sliding_attention"] * 5})
+    alone = config | {"layer_types": ["sliding_attention"] * 5}
+    [sliding] = answers(alone)  # a record of such layers alone, not the one of both kinds
+    assert not sliding.layers and contradiction(sliding, alone) == ""
     assert not answers(config | {"layer_types": ["sliding_attention", "full_attention"]})  # not one for each layer
     assert not answers(config | {"layer_types": ["sliding_attention"] * 4 + ["chunked_attention"]})
 
@@ -192,7 +202,7 @@ def test_two_widths_that_differ_stay_apart():
 def test_one_head_of_keys_is_no_group_of_heads():
     "Its expanded view is no copy, so records of groups do not answer it; Gemma 3 1B and Llama have a record of their own"
     from lm_predictor import analyze
-    with pytest.raises(ModelError, match="num_kv_heads is 1, traced with more"):
+    with pytest.raises(ModelError, match="num_key_value_heads is 1, traced with more"):
         analyze({**presets()["Qwen/Qwen3.5-35B-A3B"]["config"], "num_key_value_heads": 1}, trace=False)
     llama = {**presets()["meta-llama/Llama-3.1-8B"]["config"], "num_key_value_heads": 1}
     for model in ("gemma-3-1b-it", llama):
@@ -215,10 +225,11 @@ def test_a_head_s_width_that_only_code_reads_is_a_size(width):
              "intermediate_size": 2048, "mamba_d_ssm": 1536, "mamba_n_heads": 24, "mamba_d_head": 64,
              "mamba_d_state": 128, "vocab_size": 32784}
     config = {"model_type": "falcon_h1"} | sizes | ({"head_dim": width} if width else {})
-    [record] = answers(config)
-    values = symbol_values(record, config)
-    assert values["head_dim"] == (width or 128)
-    assert record.parameters.evaluate(values) == built_parameters(full_config(config))
+    assert (records := answers(config))  # of one group, and of any number of them
+    for record in records:
+        values = symbol_values(record, config)
+        assert values["head_dim"] == (width or 128)
+        assert record.parameters.evaluate(values) == built_parameters(full_config(config))
 
 
 @pytest.mark.parametrize("batch_size, seq_len, cache_len, counted", [

@@ -21,7 +21,7 @@ REFUSED = {  # type -> why no record of its language part ships
     "pp_formulanet": "runs on images alone", "udop": "runs on the places of words", "t5gemma2": "an encoder and a decoder",
     "diffusion_gemma": "draws the tokens that it denoises", "glm5_next": "a loop over chunks that asks for sizes",
     "qwen4_exp": "looks for tokens by their data",
-    "unlimited_ocr": "traced, but for prompts shorter than its window alone", "inkling2": "traced, but its record is too large to ship"}
+    "inkling2": "traced, but its record is too large to ship"}
 
 
 @pytest.mark.parametrize("kind", architectures()["images"])

@@ -153,6 +153,23 @@ def test_every_record_has_a_config():
     assert [s.record.id for s in subjects(DB) if not s.configs] == []
 
 
+@pytest.mark.slow
+def test_what_fits_a_record_as_given_fits_it_as_its_class_completes_it():
+    "Every variant beside every record of its type: a list that a class makes of numbers is not taken for another one"
+    pytest.importorskip("transformers")
+    from lm_predictor.models.matching import fits
+    from lm_predictor.models.sources.loading import full_config
+    from lm_predictor.models.sources.type_configs import variant_configs
+    records, wrong = {}, []
+    for record in every_record():
+        records.setdefault(record.model_type, []).append(record)
+    for kind, mine in records.items():
+        for name, config in variant_configs(kind).items():
+            whole = full_config(config).to_dict()
+            wrong += [(r.id, name) for r in mine if not fits(r, config) and fits(r, whole)]
+    assert wrong == []
+
+
 def test_every_shipped_record_is_verified():
     from lm_predictor.records.status import untrusted
     for record in every_record():

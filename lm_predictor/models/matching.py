@@ -21,8 +21,8 @@ from ..records.model import ModelRecord, record_from_json
 from ..records.source import SourceState, source_state
 
 # %% auto #0
-__all__ = ['LEGACY_LAYER_TYPES', 'spelt', 'symbol_values', 'with_layers_of', 'misfits', 'fits', 'has_every_kind', 'note_given',
-           'unknown_names', 'left_to_class', 'stored_records', 'outdated']
+__all__ = ['LEGACY_LAYER_TYPES', 'spelt', 'symbol_values', 'with_layers_of', 'value_given', 'misfits', 'fits', 'has_every_kind',
+           'note_given', 'unknown_names', 'left_to_class', 'stored_records', 'outdated']
 
 # %% ../../nbs/models/00_matching.ipynb #48f4d967
 LEGACY_LAYER_TYPES = {  # of transformers.configuration_utils, which renames them in every config
@@ -143,7 +143,7 @@ def with_layers_of(record: ModelRecord, config: dict) -> ModelRecord:
     return record.renamed(lambda path: shown_path(path, paths)) if any(k != v for k, v in paths.items()) else record
 
 # %% ../../nbs/models/00_matching.ipynb #ece69d71
-def _given(raw: dict, name: str, about: dict):
+def value_given(raw: dict, name: str, about: dict):
     "What a config gives to a setting: its essence, or the default of its class"
     if name == "custom_code":
         return about["value"]
@@ -207,7 +207,16 @@ def _with(value) -> str:
 def _states_default(raw: dict, name: str, about: dict) -> bool:
     "Whether a config states what its class makes where nothing is stated, of each layer: nothing else is made of that"
     stated = isinstance(raw.get(name), dict if name == "per_layer_config" else list)
-    return stated and _given(raw, name, about) == about["default"]
+    return stated and value_given(raw, name, about) == about["default"]
+
+
+def _in_its_words(record: ModelRecord, raw: dict, text: str) -> str:
+    "A condition with the names that a config gives to its entries in the place of a record's symbols"
+    names = {symbol: about["names"] for symbol, about in record.symbols.items()}
+    back = {kept: given for given, kept in record.aliases.items() if "." not in given}
+    entry = lambda of: next((n for n in of if n in raw), of[0])
+    said = lambda symbol: back.get(entry(names[symbol]), entry(names[symbol])) if symbol in names else symbol
+    return re.sub(r"[A-Za-z_]\w*", lambda word: said(word[0]), text)
 
 
 def _broken(record: ModelRecord, raw: dict, values: dict) -> Iterator[str]:
@@ -216,9 +225,11 @@ def _broken(record: ModelRecord, raw: dict, values: dict) -> Iterator[str]:
         for name, usual in record.symbols[size].get("above", {}).items():
             if type(given := raw.get(name, usual)) is int and given >= values[size]:
                 yield f"{name} is {given}, which must be below {record.symbols[size]['names'][0]} {values[size]}"
-    yield from (f"{c} does not hold" for c in record.conditions if c.names <= set(values) and not c.holds(values))
+    broken = [c for c in record.conditions if c.names <= set(values) and not c.holds(values)]
+    yield from (f"{_in_its_words(record, raw, str(c))} does not hold" for c in broken)
     if values.get("num_kv_heads") == 1 and "num_heads > num_kv_heads" in record.assumptions:
-        yield "num_kv_heads is 1, traced with more: one head is repeated without a copy"
+        name = _in_its_words(record, raw, "num_kv_heads")
+        yield f"{name} is 1, traced with more: one head is repeated without a copy"
 
 # %% ../../nbs/models/00_matching.ipynb #cf38658c
 def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
@@ -234,7 +245,7 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
         return
     yield from (f"{name} is not given, traced with a number" for name in absent)
     for name, about in record.settings.items():
-        value, computed = _given(raw, name, about), _follower(raw, name, about, record.settings)
+        value, computed = value_given(raw, name, about), _follower(raw, name, about, record.settings)
         if _instead(raw, name, about) or _idle(record, raw, name, about):
             continue
         sizes = [s for given, s in about.get("given", ()) if given == value]  # None: at all sizes
@@ -282,13 +293,13 @@ def note_given(record: ModelRecord, *configs: dict, resized: tuple = ()) -> Mode
         alone = lambda s: s != "tie_word_embeddings" and not s.startswith("num_layers")  # no size of a tensor
         fixed = {s: n for s, n in own.items() if alone(s) and all(other[s] == n for other in others)}
         for name, about in settings.items():
-            given, size = _given(raw, name, about), _follower(raw, name, about, settings)
+            given, size = value_given(raw, name, about), _follower(raw, name, about, settings)
             if about.get("makes"):
                 about["value"] = given if name in raw else about["value"]
             elif given != about["value"] or size:
                 word = raw.get(name) is not None and isinstance(given, (str, list))
                 compared = any(k in raw for row in about.get("from", ()) for k in row if k in settings)
-                made = {str(_given(other, name, about)) for other in resized}
+                made = {str(value_given(other, name, about)) for other in resized}
                 same = made == {str(about["value"])}
                 everywhere = not size and (word or compared)  # settings are compared themselves
                 at = (fixed or None) if same and not size else _sources(record, own, about) if size else own

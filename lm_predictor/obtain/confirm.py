@@ -37,6 +37,16 @@ def built_parameters(full) -> int | None:
         return None
 
 # %% ../../nbs/obtain/04_confirm.ipynb #27c73bf9
+def _used(record: ModelRecord, symbol: str) -> bool:
+    "Whether a formula or a condition of a record has a symbol in it: of Mamba-2, no layer has a `time_step_rank`"
+    formulas = [record.parameters, record.weight_bytes, *record.conditions]
+    for case in record.cases:
+        formulas += record.conditions_of(case)
+        graph = record.graph(case)
+        formulas += [t.elements for t in graph.tensors] + [n.flops for n in graph.nodes]
+    return any(symbol in f.names for f in formulas)
+
+
 def contradiction(record: ModelRecord, config: dict) -> str:
     "What transformers makes of a config that a record does not say; empty when nothing. Raises ModelError"
     from lm_predictor.tracing.config.reads import plain
@@ -48,7 +58,7 @@ def contradiction(record: ModelRecord, config: dict) -> str:
             return why
         values = symbol_values(record, config)
         made = symbol_values(record, whole)
-        other = next((n for n in values if values[n] != made[n]), None)
+        other = next((n for n in values if values[n] != made[n] and _used(record, n)), None)
         if other:
             return f"{other} is {made[other]} in transformers, {values[other]} in the config"
         counted, ours = built_parameters(full), record.parameters.evaluate(made)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,10 @@ from pathlib import Path
 from ..cost.rules.functions import RULES
 from ..formula.collector import uncollected
 from ..formula.tree import FormulaError
-from ..models.matching import fits, has_every_kind, misfits, outdated, stored_records, with_layers_of
+from ..models.config.attributes import stating
+from ..models.config.kinds import spelled_out
+from ..models.exchanges import exchanged
+from ..models.matching import fits, has_every_kind, misfits, outdated, spelt, stored_records, with_layers_of
 from ..models.parts import unknown_type
 from ..models.config.validation import ModelError, NeedsTrace
 from .confirm import can_trace, confirmed
@@ -62,15 +66,43 @@ def _reason(refused: list[list[str]]) -> str:
     "Why no record fits: of the one with the fewest reasons, what no record has otherwise, else the first"
     if not refused:
         return ""
-    # of a config that it could not read to its end, a record knows one reason and not the others
-    nearest = min(reversed(refused), key=lambda reasons: (len(reasons), reasons[0].startswith("config: ")))
+    # of a config that it could not read to its end, a record knows one reason and not the others; and one of a head
+    # alone, of those who have several, says what nobody asked
+    alone = lambda reasons: any(re.match(r"\w*(attention_)?heads? == 1 does not hold", r) for r in reasons)
+    nearest = min(reversed(refused), key=lambda rs: (alone(rs), len(rs), rs[0].startswith("config: ")))
     everywhere = set.intersection(*({r.split()[0] for r in reasons} for reasons in refused))
     return next((r for r in nearest if r.split()[0] in everywhere), nearest[0])
 
 
+def _exchanged(records: list[ModelRecord], config: dict, db: Database) -> _Search:
+    "A record that fits a config with other activations or biases in the place of its own; those with each kind first"
+    spare = _Search()
+    for record in records:
+        other, told = exchanged(record, config)
+        if told and not confirmed(other, config, db):
+            found = _Search(Found(with_layers_of(other, config), told))
+            if has_every_kind(other, config):
+                return found
+            spare = spare if spare.found else found
+    return spare
+
+
+def _spelled_out(records: list[ModelRecord], config: dict) -> dict:
+    "A config with the lists with one value per layer that its class makes; as it is where no record knows them"
+    for record in records:
+        with contextlib.suppress(ModelError):  # it is about another kind of config
+            lists = spelled_out(spelt(record, config), record.layers) if record.layers else {}
+            for name, values in lists.items():
+                config = stating(config, name, values)
+            if lists:
+                return config
+    return config
+
+
 @uncollected()
-def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = False) -> _Search:
-    model_type, refused, stale, spare = config["model_type"], [], None, None
+def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = False, spell: bool = True) -> _Search:
+    "spell: whether a config that no record fits is tried with the lists, too, that its class makes of its numbers"
+    model_type, refused, records, stale, spare = config["model_type"], [], [], None, None
     plain = model_type.translate(str.maketrans("", "", "_-.")).isalnum()
     for path, record in stored_records(model_type, db, accelerated) if plain else ():
         try:
@@ -89,7 +121,11 @@ def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = Fal
             spare = spare or found  # it has kinds of layers that the config has not; one without them says less
         refused.append(_reasons(record, config, reason))
         stale = path if old else stale
-    return spare or _Search(None, _reason(refused), stale)
+        records += [] if old else [record]
+    found = spare or _exchanged(records, config, db)
+    if not found.found and spell and (other := _spelled_out(records, config)) != config:
+        found = _stored(other, db, may_trace, accelerated, spell=False)
+    return found if found.found else _Search(None, _reason(refused), stale)
 
 # %% ../../nbs/obtain/01_find.ipynb #44f4cce2
 def find(config: dict, db: Database, progress=None, trace: bool = True, accelerated: bool = False) -> Found:

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..formula.caches import cached
@@ -200,13 +200,9 @@ def _calls(row: object) -> dict | None:
         return {"calls": json.loads(calls)} if begins and ends else None
 
 
-def _with_paths(graph: Graph, renames: tuple) -> Graph:
+def _with_paths(graph: Graph, name: Callable[[str], str]) -> Graph:
     "A graph with other paths of modules"
-    if not renames:
-        return graph
-    return replace(graph, calls=tuple(
-        replace(c, path=functools.reduce(lambda path, name: name(path), renames, c.path)) for c in graph.calls
-    ))
+    return replace(graph, calls=tuple(replace(c, path=name(c.path)) for c in graph.calls))
 
 
 class Cases(Mapping):
@@ -217,16 +213,17 @@ class Cases(Mapping):
         rows: Mapping,              # case name -> Graph, its JSON, or the text of that
         names: set,                 # what its formulas may use
         where: str = "model record",  # the file that they are from, for errors
-        renames: tuple[Callable[[str], str], ...] = (),  # what paths of modules go through when a case is read
+        changes: tuple[Callable[[Graph], Graph], ...] = (),  # what a graph goes through when it is read
+        more: tuple[str, ...] = (),  # classes that come with these
     ):
         self._rows, self._names, self._where, self._read = dict(rows), frozenset(names), where, {}
-        self._renames = renames
+        self._changes, self._more = changes, more
 
     def __getitem__(self, case: str) -> Graph:
         if case not in self._read:
             row = self._row(case)
             graph = row if isinstance(row, Graph) else self._parsed(case, row)
-            self._read[case] = _with_paths(graph, self._renames)
+            self._read[case] = functools.reduce(lambda graph, change: change(graph), self._changes, graph)
         return self._read[case]
 
     def __iter__(self) -> Iterator[str]:
@@ -240,8 +237,8 @@ class Cases(Mapping):
 
     def __or__(self, other: Mapping) -> Cases:
         "These and others, which go before"
-        own = {case: self[case] for case in self} if self._renames else {**self._rows, **self._read}
-        return Cases({**own, **other}, self._names, self._where)
+        own = {case: self[case] for case in self} if self._changes else {**self._rows, **self._read}
+        return Cases({**own, **other}, self._names, self._where, more=self._more)
 
     def _row(self, case: str) -> object:
         "A Graph, or its JSON"
@@ -267,11 +264,15 @@ class Cases(Mapping):
         rule = broken_rule({**_EMPTY, "cases": {case: self._row(case)}}) or f"$.cases.{case}: {_one_line(why)}"
         return RecordError(f"{self._where}: {rule}; restore or delete it")
 
+    def changed(self, change: Callable[[Graph], Graph], more: Iterable[str] = ()) -> Cases:
+        "These with a change that each graph goes through; more: classes that come with it"
+        other = Cases(self._rows, self._names, self._where, (*self._changes, change), (*self._more, *more))
+        other._read = {case: change(graph) for case, graph in self._read.items()}
+        return other
+
     def renamed(self, name: Callable[[str], str]) -> Cases:
         "These with other paths of modules"
-        other = Cases(self._rows, self._names, self._where, (*self._renames, name))
-        other._read = {case: _with_paths(graph, (name,)) for case, graph in self._read.items()}
-        return other
+        return self.changed(functools.partial(_with_paths, name=name))
 
     @property
     def called_classes(self) -> list[str]:
@@ -286,7 +287,7 @@ class Cases(Mapping):
                 )
             except (KeyError, TypeError, IndexError):
                 raise self._damaged(case, "it names no calls") from None
-        return list(found)
+        return list(found | dict.fromkeys(self._more))
 
 # %% ../../nbs/records/03_model.ipynb #c56ce780
 @dataclass(frozen=True)

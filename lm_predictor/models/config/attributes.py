@@ -13,8 +13,8 @@ from ...formula.language import parse_condition
 
 # %% auto #0
 __all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'FOURS', 'PAIRS', 'STATES',
-           'NESTED', 'canonical', 'Relation', 'states_of', 'relate', 'part_of', 'text_config', 'flat', 'window_of',
-           'integers', 'shares', 'dealt', 'shaping', 'paired', 'said_again', 'set_attribute']
+           'NESTED', 'canonical', 'Relation', 'states_of', 'relate', 'part_of', 'text_config', 'flat', 'stating',
+           'window_of', 'integers', 'shares', 'dealt', 'shaping', 'paired', 'said_again', 'set_attribute']
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
@@ -302,6 +302,12 @@ def flat(config: dict) -> dict:
     part = part_of(config)
     return {**config, **config[part], "model_type": config.get("model_type")} if part else config
 
+
+def stating(config: dict, key: str, value) -> dict:
+    "A copy of a config dictionary that states an entry of its language model, in the part for language if it has one"
+    part = part_of(config)
+    return config | ({part: {**config[part], key: value}} if part else {key: value})
+
 # %% ../../../nbs/models/config/00_attributes.ipynb #b1d0c3e7
 _WINDOWS = ("sliding_window", "attention_chunk_size")  # which of these is a symbol, the first that a config has
 
@@ -318,12 +324,14 @@ def window_of(values: dict) -> int:
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #ae58ec62
 def _states(config) -> dict:
-    "The numbers of a transformers config that say how large its state space is; empty where one is missing"
+    "The numbers of a transformers config that say how large its state space is; empty where one is missing, or idle"
+    if {*(getattr(config, "layer_types", None) or ())} == {"full_attention"}:  # Granite 4.0 micro has such numbers, too
+        return {}
     names = sorted({n for row in STATES for n in row if n})
     given = {n: v for n in names if type(v := vars(config).get(n)) is int}
     return {n: given[n] for n in states_of(given) if n}
 
-
+# %% ../../../nbs/models/config/00_attributes.ipynb #1nt3g3r5
 def integers(config) -> dict:
     "The positive integers of a transformers config that may become symbols, by standard attribute name"
     found, own, config = {}, set(), text_config(config)

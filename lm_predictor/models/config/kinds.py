@@ -10,8 +10,8 @@ from .settings import config_value
 from .validation import ModelError
 
 # %% auto #0
-__all__ = ['RULES', 'SPELT', 'TAKEN', 'entry_at', 'entries_of', 'stated', 'kinds_of_layers', 'layers_by_kind', 'count_symbol',
-           'layer_counts', 'layer_label', 'layer_paths', 'shown_path']
+__all__ = ['RULES', 'SPELT', 'TAKEN', 'entry_at', 'entries_of', 'stated', 'kinds_of_layers', 'spelled_out', 'layers_by_kind',
+           'count_symbol', 'layer_counts', 'layer_label', 'layer_paths', 'shown_path']
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de05
 RULES = {  # how an entry of a config picks layers: by a layer's index, the entry, and how many layers there are
@@ -99,7 +99,7 @@ def stated(
     # "shared out" by the key and the second entry, "also": lists of the layers of the two values, counted from one;
     # "longer": whether its class leaves out what such an entry says of further layers, that other engines run;
     # "usual": what its class has by default; "unless": entries from which it follows otherwise where not these;
-    # "same": numbers of such entries of which the class makes the same;
+    # "same": numbers of such entries of which the class makes the same; 0 stands for all above zero;
     # "also": the second entry that a rule takes; "of": the list that its class computes of these, which nobody gives;
     # "picked": the entry that lists the layers that the rule picks, which counts where it is given;
     # "named": an older entry that counts where it is given: its "key" lists the layers of the first of "values" by
@@ -126,7 +126,9 @@ def _of_each(raw: dict, column: dict, layers: int) -> list:
     if (older := column.get("named")) and raw.get(older["key"]) is not None:
         return _named(raw[older["key"]], older, layers)
     for other, usual in column.get("unless", {}).items():
-        if other in raw and raw[other] != usual and raw[other] not in column.get("same", {}).get(other, ()):
+        same = column.get("same", {}).get(other, ())
+        larger = 0 in same and type(raw.get(other)) is int and raw[other] > 0  # any number of it
+        if other in raw and raw[other] != usual and raw[other] not in same and not larger:
             said = name or column.get("of") or column["picked"]
             raise ModelError(f"config: {said} follows from {other}, which is not what was traced")
     by = column.get("by", "each")
@@ -173,6 +175,15 @@ def kinds_of_layers(raw: dict, layers: dict) -> list[int]:
 
 def _said(row: tuple) -> str:
     return "/".join(map(str, row))
+
+# %% ../../../nbs/models/config/03_kinds.ipynb #40a88c33
+def spelled_out(raw: dict, layers: dict) -> dict:
+    "The lists with one value per layer that a config leaves to its class, as a record knows these; raises ModelError"
+    many = _many(raw, layers)
+    if type(many) is not int or many < 1 or layers["most"] and many > layers["most"]:
+        return {}
+    left = [c for c in layers["columns"] if c["name"] and "by" in c and raw.get(c["name"]) in (None, [])]
+    return {c["name"]: stated({k: v for k, v in raw.items() if k != c["name"]}, c, many) for c in left}
 
 # %% ../../../nbs/models/config/03_kinds.ipynb #11c0de0c
 def layers_by_kind(raw: dict, layers: dict) -> list[tuple[int, ...]]:

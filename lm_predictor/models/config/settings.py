@@ -121,8 +121,11 @@ def essence(value, about: dict):
     """What of a value counts for a setting.
 
     about: `number` where any number does the same, or a list of as many numbers; `each` where a list stands for its
-    one entry; `only`, of a dictionary, the entries of which its class makes something.
+    one entry; `only`, of a dictionary, the entries of which its class makes something. A number that JSON does not
+    have is written by transformers as `{"__float__": "Infinity"}`.
     """
+    if isinstance(value, dict) and str(value.get("__float__")) in ("Infinity", "-Infinity", "NaN"):
+        value = float(value["__float__"])
     if "only" in about and isinstance(value, dict):
         return {k: v for k, v in value.items() if k in about["only"]}
     if about.get("number") and not isinstance(value, (list, tuple)):

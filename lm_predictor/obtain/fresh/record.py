@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from ...records.storage.files import model_path
-from ...models.config.attributes import flat, part_of
+from ...models.config.attributes import flat, part_of, stating
 from ...models.sources.hub import quiet
 from ...models.sources.loading import full_config
 from ...models.matching import fits, note_given, symbol_values
@@ -140,19 +140,13 @@ def _leaving_out(config: dict, key: str) -> dict:
     return rest | {part: {k: v for k, v in config[part].items() if k != key}} if part else rest
 
 
-def _stating(config: dict, key: str, value) -> dict:
-    "A copy of a config that states an entry of its language model, in the part for language where it has one"
-    part = part_of(config)
-    return config | ({part: {**config[part], key: value}} if part else {key: value})
-
-
 def _taken(config: dict, key: str, value) -> dict:
     "The value of an entry that a class takes; of a dictionary, the entries without which it makes something else"
     if not isinstance(value, dict):
         return {"value": value}
     def made(entries: dict):
         try:
-            return full_config(_stating(config, key, entries)).to_dict()
+            return full_config(stating(config, key, entries)).to_dict()
         except Exception:  # a config class refuses in many ways
             return None
     usual = made(value)
@@ -192,7 +186,7 @@ def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:
     whole = flat(full_config(config).to_dict())
     count = whole.get("num_hidden_layers") or 1
     for key in sorted(record.keys - flat(config).keys() - whole.keys() - record.settings.keys()):
-        tried = ((v, _stating(config, key, v)) for v in (1, 2, 3, 7, True, False, [0] * count, [1] * count))
+        tried = ((v, stating(config, key, v)) for v in (1, 2, 3, 7, True, False, [0] * count, [1] * count))
         wrong = [(v, flat(made)) for v, c in tried if (made := _misread(record, c))]
         became = lambda about: all(config_value(w, about["names"]) == v for v, w in wrong)
         was = lambda about: any(config_value(whole, about["names"]) == v for v, _ in wrong)
@@ -216,7 +210,7 @@ def resized(record: ModelRecord, config: dict) -> tuple[dict, ...]:
     def completed(names: list) -> dict:
         other = config
         for symbol in names:
-            other = _stating(other, record.symbols[symbol]["names"][0], 2 * sizes[symbol])
+            other = stating(other, record.symbols[symbol]["names"][0], 2 * sizes[symbol])
         try:
             whole = full_config(other).to_dict()
             made = symbol_values(record, whole)
@@ -359,6 +353,7 @@ def traced(config: dict, progress=None, why: str = "", accelerated: bool = False
     Raises ModelError, of which NoFunctions where there are none.
     """
     try:
+        from lm_predictor.obtain.fresh.exchanges import note_exchanges
         from lm_predictor.obtain.fresh.ladder import traced_record
         from lm_predictor.tracing.runtime.functions import replaced
         import transformers
@@ -376,7 +371,7 @@ def traced(config: dict, progress=None, why: str = "", accelerated: bool = False
         record = with_functions(record) if accelerated else record
         record = fit_own_config(_with_own_code(record, config), config, full)
         rows = weighed(record, full)
-        record = with_shared_weights(record, rows)
+        record = note_exchanges(with_shared_weights(record, rows), config)
         classes = _class_records(trace, record)
         proof = verification(record, Database.of(classes), outcome, *[weights_check(record, rows)][:len(rows)])
         record = replace(record, verification=proof)

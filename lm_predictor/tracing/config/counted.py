@@ -295,7 +295,10 @@ def _beside(config, whole: dict, lists: dict, usual: dict, many: int):
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de17
 def _same(config, name: str, key: str, default) -> list[int]:
-    "The numbers of an entry of which a class makes the list that it makes without it; where it can, of more layers too"
+    """The numbers of an entry of which a class makes the list that it makes without it, of more layers too if it can.
+
+    Up to the number of layers; and 0 where that holds for larger ones too, as of the width of a window.
+    """
     many = layer_count(config)
 
     def made(value, layers: int):
@@ -305,7 +308,11 @@ def _same(config, name: str, key: str, default) -> list[int]:
             return None
     usual = {n: v for n in (many, 2 * many + 1) if (v := made(default, n))}
     alike = lambda k: all(made(k, n) == v for n, v in usual.items())
-    return [k for k in range(1, many + 1) if k != default and alike(k)] if many in usual else []
+    if many not in usual:
+        return []
+    found = [k for k in range(1, many + 1) if k != default and alike(k)]
+    larger = type(default) is int and len(found) >= many - 1 and all(map(alike, (many + 1, default + 1, 3 * default)))
+    return [0, *found] if larger else found
 
 
 def _others(config, column: dict) -> dict:
@@ -316,7 +323,8 @@ def _others(config, column: dict) -> dict:
     own = {*LAYERS, *(column.get(k, "").partition(".")[0] for k in ("key", "also"))}
     own |= {column["named"]["key"]} if "named" in column else set()
     own |= {named.get(n, n) for n in SYMBOLIC} if not column["name"] else set()  # of a list of sizes, its kinds count
-    unless = {k: v for row in rows for k, v in row.items() if k not in own}
+    whole = plain(config)  # what the rule holds for; that another config has it too, a record's settings see to
+    unless = {k: whole.get(k, v) for row in rows for k, v in row.items() if k not in own}
     same = {k: numbers for k, v in unless.items() if column["name"] and (numbers := _same(config, name, k, v))}
     return {"unless": unless} | ({"same": same} if same else {})
 

@@ -12,16 +12,15 @@ import torch
 
 from ...models.images.processor import Cut
 from ...models.images.tiles import slices_of
-from ..runtime.building import default_dtype
+from ..runtime.building import default_dtype, model_classes
 from ..recording.recorder import TraceError
 
 # %% ../../../nbs/tracing/images/01_inputs.ipynb #da7d37c2
 def build_whole(config, **options) -> torch.nn.Module:
     "The vision-language model of a transformers config, in bfloat16 on the meta device, without values"
     from transformers.initialization import no_init_weights
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as classes
     with torch.device("meta"), no_init_weights(), default_dtype(torch.float32):
-        cls = classes[type(config)]
+        _, cls = model_classes(config)
         model = cls._from_config(config, dtype=torch.bfloat16, attn_implementation="eager", **options)
         model.tie_weights()
     return model.eval().requires_grad_(False)

@@ -192,11 +192,11 @@ def _masks(ops: list[Op], write: Writer, counts: list[list], asked: tuple) -> tu
     return tuple(filter(None, [_unknown_masks(wrong, len(ops))]))
 
 # %% ../../../nbs/tracing/own/03_module.ipynb #de5f9a4d
-def _finished(run: OwnRun, twin: Twin, dtype: torch.dtype, asked=(), notes=()) -> OwnGraph:
-    "The graph of a run whose attentions know their pairs"
+def _finished(run: OwnRun, twin: Twin, dtype: torch.dtype, asked=(), notes=(), loops: bool = True) -> OwnGraph:
+    "The graph of a run whose attentions know their pairs; loops: whether what is done again and again stands once"
     clean = run.symbols.clean if run.symbols else lambda expr: Symbols({}).clean(expr)
     recorder = run.recorder
-    fold_run(recorder, {}, loops=True)
+    fold_run(recorder, {}, loops)
     recorder.logits, *others = recorder.outputs
     recorder.outputs = tuple(others)
     graph = graph_of(recorder, Writer(clean), [], dtype)
@@ -237,8 +237,13 @@ class NoFormulas(ModelError):
         self.forced = forced or {}
 
 
-def own_formulas(twin: Twin, inputs: Inputs, sizes: dict, types: dict, dtype: torch.dtype) -> OwnGraph:
-    "What a module executes as formulas, those of its sizes that are 1 as numbers; sizes: hints. Raises NoFormulas"
+def own_formulas(
+    twin: Twin, inputs: Inputs, sizes: dict, types: dict, dtype: torch.dtype, loops: bool = True
+) -> OwnGraph:
+    """What a module executes as formulas, those of its sizes that are 1 as numbers; sizes: hints. Raises NoFormulas.
+
+    loops: whether what is done again and again stands once, with how often.
+    """
     try:
         run = own_run(twin, inputs, sizes, True, types)
         forced = forced_of(run.symbols)
@@ -248,7 +253,7 @@ def own_formulas(twin: Twin, inputs: Inputs, sizes: dict, types: dict, dtype: to
         asked, ops = asked_of(run.symbols), _attentions(run.recorder)
         counts = _counts(twin, inputs, run, asked, sizes, types) if ops else []
         notes = _masks(ops, Writer(run.symbols.clean), counts, asked)
-        return _finished(run, twin, dtype, asked, notes)
+        return _finished(run, twin, dtype, asked, notes, loops)
     except NoFormulas:
         raise
     except ForwardError as e:

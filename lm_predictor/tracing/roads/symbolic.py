@@ -25,8 +25,8 @@ from ...records.source import source_file
 from ..config.counted import counted_layers
 from ..recording.loops import fold_run
 from lm_predictor.tracing.runtime.building import (
-    build, constructor_arguments, defaults, held_assertions, one_text, symbolic_bins, symbolic_construction,
-    symbolic_entries, symbolic_integers, symbolic_roots, symbolic_selection
+    build, constructor_arguments, defaults, held_assertions, model_classes, one_text, symbolic_bins,
+    symbolic_construction, symbolic_entries, symbolic_integers, symbolic_roots, symbolic_selection
 )
 from ..runtime.layers import layer_count
 from ..runtime.forward import Runnable, call, empty_cache, module_state, renamed_cache
@@ -120,6 +120,7 @@ def compression(config) -> list[int]:
 def windows(config) -> list[int]:
     "The windows that the cache of a config keeps, in tokens, or picks from compressed entries; empty when it keeps all"
     from transformers.cache_utils import DynamicCache
+    model_classes(config)  # which brings the layers of a cache that are of its own
     if getattr(text_config(config), "num_kv_shared_layers", 0) == layer_count(config) > 0:  # of another model's cache
         config = copy.copy(text_config(config))
         config.num_kv_shared_layers = 0

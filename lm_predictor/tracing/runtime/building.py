@@ -29,8 +29,8 @@ from ..recording.recorder import _CALL_CODE, SIZES
 # %% auto #0
 __all__ = ['GROUPED', 'constructor_arguments', 'default_dtype', 'defaults', 'symbolic_integers', 'symbolic_entries',
            'symbolic_construction', 'symbolic_roots', 'symbolic_bins', 'held_assertions', 'text_alone', 'Absent',
-           'without_packages', 'keys_of_another', 'grouped_experts', 'grouped_here', 'build', 'symbolic_selection',
-           'one_text']
+           'without_packages', 'keys_of_another', 'grouped_experts', 'grouped_here', 'model_classes', 'build',
+           'symbolic_selection', 'one_text']
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #ea300380
 @contextlib.contextmanager
@@ -277,15 +277,20 @@ def grouped_here(model) -> list[str]:
     return list(dict.fromkeys(type(m).__name__ for m in model.modules() if {*_LIKE_OTHERS, "forward"} <= {*vars(m)}))
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #8efd9471
+def model_classes(config) -> tuple:
+    "The class of a transformers config's causal language model, and of its model with images; None for what it lacks"
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as classes
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as with_images
+    return classes.get(type(config), None), with_images.get(type(config), None)
+
+
 def build(config, **options):
     "A causal language model of a config, in bfloat16, in inference mode, on whatever tensors are the default now"
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as classes
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as with_images
     dtype = torch.float32 if quirk(config.model_type, Need.FLOAT32) else torch.bfloat16
     options = dict(dtype=dtype, attn_implementation="eager") | options
-    cls, whole = classes.get(type(config), None), with_images.get(type(config), None)
+    cls, whole = model_classes(config)
     # of a config of numbers int() stays Python's, so that a float notes that the code asks for it
     symbols = any(isinstance(v, torch.SymInt) for v in vars(text_config(config)).values())
     with (defaults(), no_init_weights(), without_packages(), keys_of_another(config),

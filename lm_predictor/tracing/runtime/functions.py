@@ -17,6 +17,7 @@ import torch
 from ...formula.caches import cached
 from ..recording.patches import patched
 from ..recording.recorder import FUNCTIONS
+from .building import model_classes
 
 # %% auto #0
 __all__ = ['SCHEMAS', 'CHUNK', 'stand_in', 'of_source', 'decorated', 'module_of', 'functions_of', 'sources_of', 'replaced',
@@ -166,8 +167,7 @@ def decorated(file: str) -> dict[str, str]:
 
 def module_of(config):
     "The module of the causal language model of a transformers config; None where it has none"
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as classes
-    cls = classes.get(type(config), None)
+    cls, _ = model_classes(config)
     return sys.modules[cls.__module__] if cls is not None else None
 
 
