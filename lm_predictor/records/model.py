@@ -216,8 +216,13 @@ class Cases(Mapping):
         changes: tuple[Callable[[Graph], Graph], ...] = (),  # what a graph goes through when it is read
         more: tuple[str, ...] = (),  # classes that come with these
     ):
-        self._rows, self._names, self._where, self._read = dict(rows), frozenset(names), where, {}
+        self._given = rows if isinstance(rows, Mapping) else dict(rows)
+        self._names, self._where, self._read = frozenset(names), where, {}
         self._changes, self._more = changes, more
+
+    @functools.cached_property
+    def _rows(self) -> dict:
+        return dict(self._given)  # which may be in a file until now
 
     def __getitem__(self, case: str) -> Graph:
         if case not in self._read:
@@ -266,7 +271,7 @@ class Cases(Mapping):
 
     def changed(self, change: Callable[[Graph], Graph], more: Iterable[str] = ()) -> Cases:
         "These with a change that each graph goes through; more: classes that come with it"
-        other = Cases(self._rows, self._names, self._where, (*self._changes, change), (*self._more, *more))
+        other = Cases(self._given, self._names, self._where, (*self._changes, change), (*self._more, *more))
         other._read = {case: change(graph) for case, graph in self._read.items()}
         return other
 

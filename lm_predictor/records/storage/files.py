@@ -15,6 +15,7 @@ import re
 import stat
 import tempfile
 import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...formula.caches import cached, registered
@@ -132,9 +133,8 @@ _PACKERS = {  # the first bytes of a packed file -> its kind, what reads it, and
 }
 
 
-def _whole(path: Path) -> str:
-    "The text of a file, packed or not; raises what read_text raises, and _Torn for a broken one"
-    data = read_bytes(path)
+def _text_of(data: bytes, path: Path) -> str:
+    "The text of the bytes of a file, packed or not; raises what read_text raises, and _Torn for a broken one"
     for start, (kind, made, broken) in _PACKERS.items():
         if data.startswith(start):
             reader = made()
@@ -148,6 +148,12 @@ def _whole(path: Path) -> str:
                 raise _Torn(kind)
             break
     return data.decode()
+
+
+def _whole(path: Path) -> str:
+    "The text of a file, packed or not; raises what read_text raises, and _Torn for a broken one"
+    return _text_of(read_bytes(path), path)
+
 
 # %% ../../../nbs/records/storage/00_files.ipynb #f97edeca
 PACKED = ".json.xz"
@@ -393,9 +399,60 @@ def _with_cases(text: str) -> tuple[dict, dict] | None:
         return None
 
 
+# %% ../../../nbs/records/storage/00_files.ipynb #69a0f2f6
+class _Waiting(Mapping):
+    "The cases of a packed record, each its text or what that says; unpacked when the first is asked for"
+
+    def __init__(self, path: Path, data: bytes):
+        self._path, self._data, self._rows = path, data, None
+
+    def _read(self) -> dict:
+        if self._rows is None:
+            with _readable(self._path):
+                text = _text_of(self._data, self._path)
+                found = _with_cases(text)
+                said = found[0] | {"cases": found[1]} if found else json.loads(text)
+            if next(reversed(said)) != "cases":  # they were passed over when the file was read
+                raise DatabaseError(f"{self._path} has entries behind its cases; restore or delete it")
+            self._rows = said["cases"]
+        return self._rows
+
+    def __getitem__(self, case: str) -> object:
+        return self._read()[case]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
+# %% ../../../nbs/records/storage/00_files.ipynb #69a0f2f7
+_STEP = 2**14  # bytes that are unpacked at a time
+_LAST = {"verification", "keys"}  # entries that a record has, and writes shortly before its cases
+
+
+def _before_cases(data: bytes) -> dict | None:
+    "What a packed record says before its cases, and nothing more unpacked; None where it is not written as those are"
+    reader, text, cases = lzma.LZMADecompressor(lzma.FORMAT_XZ), b"", _CASES.encode()
+    while (start := text.find(cases)) < 0:
+        if reader.eof or len(text) > MOST or not (more := reader.decompress(b"" if text else data, _STEP)):
+            return None
+        text += more
+    said = json.loads(text[:start] + b"}")
+    return said if isinstance(said, dict) and _LAST <= said.keys() else None
+
+
 def read_record(path: Path) -> object:
-    "Parsed JSON of a model's record, whose cases may be their text instead; raises DatabaseError as `read_json` does"
+    """Parsed JSON of a model's record, whose cases may be their text instead, unpacked when one is asked for.
+
+    Raises DatabaseError as `read_json` does; of a file that is broken among its cases, when one is asked for.
+    """
     with _readable(path):
-        text = _unpacked(path)
-        parts = _with_cases(text)
-        return parts[0] | {"cases": parts[1]} if parts else json.loads(text)
+        data = read_bytes(path)
+        with contextlib.suppress(ValueError, lzma.LZMAError, RecursionError):  # which reading all of it tells
+            if (said := _before_cases(data)) is not None:
+                return said | {"cases": _Waiting(path, data)}
+        found = _with_cases(text := _text_of(data, path))
+        return found[0] | {"cases": found[1]} if found else json.loads(text)
+
