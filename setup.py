@@ -13,8 +13,8 @@ extras = {key.removesuffix("_requirements"): cfg[key].split() for key in cfg if 
 
 
 class PackedRecords(build_py):
-    """Class records are text in the repository, where people read and compare them, and one file for each module where
-    they are installed.
+    """Class records are text in the repository, where people read and compare them, and a model's record is a file;
+    where they are installed there is one file for each module, and one for each type of model.
 
     nbdev's index of all functions (a megabyte) is for the docs, which are built from the repository: what is installed
     keeps its settings alone.
@@ -28,8 +28,9 @@ class PackedRecords(build_py):
             index.write_text(f"d = {made['d'] | {'syms': {}}}\n", encoding="utf-8")
             sys.dont_write_bytecode = True  # the build directory is what ships
             sys.path.insert(0, self.build_lib)
-            from lm_predictor.records.storage.files import pack_classes
-            pack_classes(Path(self.build_lib, "lm_predictor", "module_db"))
+            from lm_predictor.records.storage.files import pack_classes, pack_models
+            for pack in pack_classes, pack_models:
+                pack(Path(self.build_lib, "lm_predictor", "module_db"))
 
 
 setup(

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from lm_predictor.records.storage.database import Database, shipped_directory
-from lm_predictor.records.storage.files import model_id, model_paths, pack_classes, read_json
-from lm_predictor.records.storage.summaries import SUMMARIES
+from lm_predictor.records.storage.files import model_id, model_paths, pack_classes, pack_models, read_json, read_record, write_json
+from lm_predictor.records.storage.summaries import SUMMARIES, keep_summaries, summary
 from lm_predictor.cost.tree.expand import cost_of, expand
 from lm_predictor.records.cases import CaseError
 from lm_predictor.records.model import broken_rule, record_from_json
@@ -44,16 +44,26 @@ def test_every_file_round_trips():
 
 
 def test_what_is_packed_says_the_same(tmp_path, capsys, monkeypatch):
-    "Installed, the class records are one file for each module: every one of them is read, listed and resolved as its text; none is removed"
+    "Installed, class records are one file for each module, models' one for each type: each is read, listed and resolved as its own file; none is removed"
     from lm_predictor.app.cli.main import main
     from lm_predictor.obtain.analyze import analyze
     names = [n for n in DB.names() if n.startswith(("torch.", "transformers.activations.", "transformers.models.llama."))]
     for name in names:
         (tmp_path / f"{name}.json").write_bytes((shipped_directory() / f"{name}.json").read_bytes())
+    models = [p for p in RECORDS if p.name.startswith(("afmoe-", "llama-"))]
+    for path in models:
+        write_json(tmp_path / "models" / path.name, read_json(path))
+    keep_summaries(tmp_path)
     pack_classes(tmp_path)
-    assert not [*tmp_path.glob("*.*.json")]
+    pack_models(tmp_path)
+    assert not [*tmp_path.glob("*.*.json")] and not [*tmp_path.glob("models/*")]
     packed = Database(overlay=tmp_path / "own", shipped=tmp_path)
-    (tmp_path / "models").symlink_to(shipped_directory() / "models")
+    for path, place in zip(models, model_paths(tmp_path), strict=True):
+        assert read_json(place) == read_json(path) and packed.home(model_id(path)) == tmp_path
+        assert record_from_json(read_record(place)).called_classes == record_from_json(read_json(path)).called_classes
+    with monkeypatch.context() as within:  # a list reads what is kept of them
+        within.setattr("lm_predictor.records.storage.summaries.summary_of", None)
+        assert [summary(place).cases for place in model_paths(tmp_path)] == [len(read_json(p)["cases"]) for p in models]
     assert packed.names() == names and packed.resolve("LlamaMLP") == DB.resolve("LlamaMLP")
     assert all(packed.get(name) == DB.get(name) for name in names)
     answers = [analyze("meta-llama/Llama-2-7b-hf", db).at(seq_len=9) for db in (packed, DB)]

@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 
 from lm_predictor.app.cli.main import main
 from lm_predictor.records.storage.database import shipped_directory
-from lm_predictor.records.storage.files import PATIENCE, model_id, model_paths, read_json, write_json
+from lm_predictor.records.storage.files import model_id, model_paths, read_json, write_json
+from lm_predictor.records.storage.turns import PATIENCE
 from lm_predictor.records.storage.summaries import SUMMARIES, summary_of
 
 SHIPPED = shipped_directory()

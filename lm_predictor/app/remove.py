@@ -14,7 +14,8 @@ from ..models.matching import outdated
 from ..obtain.store import withdraw
 from ..records.storage.database import Database, read_analysis
 from ..records.storage.files import (
-    DatabaseError, class_id, class_path, class_paths, file_of, locked, model_id, model_path, model_paths, read_json)
+    DatabaseError, class_id, class_path, class_paths, file_of, model_id, model_path, model_paths, read_json)
+from ..records.storage.turns import locked
 from ..records.model import record_from_json
 from ..records.source import SourceState, source_state
 

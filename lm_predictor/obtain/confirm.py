@@ -14,7 +14,8 @@ from ..models.sources.loading import full_config
 from ..models.matching import fits, symbol_values
 from ..models.config.validation import ModelError
 from ..records.storage.database import Database
-from ..records.storage.files import DatabaseError, locked, read_json, write_json
+from ..records.storage.files import DatabaseError, read_json, write_json
+from ..records.storage.turns import locked
 from ..records.model import ModelRecord
 
 # %% auto #0

@@ -24,7 +24,8 @@ from .confirm import can_trace, confirmed
 from .fresh.record import NoFunctions, traced
 from .store import as_json, store
 from ..records.storage.database import Database
-from ..records.storage.files import DatabaseError, locked, model_id, read_json
+from ..records.storage.files import DatabaseError, model_directory, model_id, read_json
+from ..records.storage.turns import locked
 from ..records.storage.summaries import keep_summaries
 from ..records.model import ModelRecord, check_record
 
@@ -107,7 +108,7 @@ def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = Fal
     for path, record in stored_records(model_type, db, accelerated) if plain else ():
         try:
             reason = fits(record, config)
-            old = outdated(record, db) if not reason and path.parent.parent == db.overlay != db.shipped else ""
+            old = outdated(record, db) if not reason and model_directory(path) == db.overlay != db.shipped else ""
         except (KeyError, TypeError, AttributeError, IndexError, FormulaError) as e:
             check_record(read_json(path), str(path))  # names the rule that it breaks
             raise ModelError(f"{path}: {type(e).__name__}: {e}; restore or delete it") from None

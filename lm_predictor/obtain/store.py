@@ -15,7 +15,8 @@ from ..records.analysis import (
     Analysis, analysis_from_json, analysis_to_json, check_schema, name_record)
 from ..records.storage.database import (
     Database, canonical_variants, merged, models_of, proof_of_all, read_analysis)
-from ..records.storage.files import DatabaseError, file_of, locked, model_path, read_json, write_json
+from ..records.storage.files import DatabaseError, file_of, model_path, read_json, write_json
+from ..records.storage.turns import locked
 from ..records.storage.files import class_directory, class_id, class_path, class_paths, text_path
 from ..records.storage.summaries import keep_summaries
 from ..records.model import ModelRecord, record_to_json

@@ -28,7 +28,8 @@ __all__ = ['NOT_STORED', 'Subject', 'default_config', 'subjects', 'Outcome', 'jo
 from ..records.storage.database import Database, doubted, models_of, read_analysis
 from ..records.storage.executors import completed
 from ..records.storage.files import (
-    DatabaseError, class_paths, file_of, locked, model_id, model_path, model_paths, read_json, write_json)
+    DatabaseError, class_paths, file_of, model_id, model_path, model_paths, read_json, write_json)
+from ..records.storage.turns import locked
 from ..records.storage.summaries import keep_summaries
 from ..records.model import ModelRecord, RecordError, record_from_json
 from ..formula.tree import FormulaError

@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from ...records.storage.files import held
+from ...records.storage.turns import held
 
 # %% auto #0
 __all__ = ['LINES', 'JournalError', 'read_rows', 'Journal', 'alone']

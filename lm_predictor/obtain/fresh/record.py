@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
-from ...records.storage.files import model_path
+from ...records.storage.files import file_of, model_path
 from ...models.config.attributes import flat, part_of, stating
 from ...models.sources.hub import quiet
 from ...models.sources.loading import full_config
@@ -387,7 +387,7 @@ def verification(
     "What a fresh record was checked against; where the same record is stored already, what was verified of it"
     from lm_predictor.verification.runs.counter import COUNTER
     from lm_predictor.verification.expansion import expansion
-    stored = next((p for d in (db.overlay, db.shipped) if (p := model_path(d, record.id)).is_file()), None)
+    stored = next((p for d in (db.overlay, db.shipped) if file_of(p := model_path(d, record.id)).is_file()), None)
     before = record_from_json(read_json(stored), str(stored)) if stored else None
     if before and before.verification:
         again = replace(record, verification=before.verification)

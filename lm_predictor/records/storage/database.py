@@ -17,7 +17,8 @@ import lm_predictor
 from ...formula.tree import FormulaError
 from ..analysis import (
     _WORKLOAD, Analysis, SchemaError, Variant, analysis_from_json, analysis_to_json, name_record)
-from .files import DatabaseError, dumps, file_of, model_path, read_json, write_json
+from .files import (
+    DatabaseError, dumps, file_of, model_directory, model_path, read_json, write_json)
 from .files import class_directory, class_id, class_path, class_paths, text_path
 from ..source import SourceState, remedy, source_state
 
@@ -185,7 +186,7 @@ def _classes_of(path: Path) -> list[str]:
 def _model_changed(path: Path) -> bool:
     "Whether the installed source is another one than that of a model's record in a file"
     classes = _classes_of(path)
-    return not classes or any(_changed(class_path(path.parent.parent, name)) for name in classes)
+    return not classes or any(_changed(class_path(model_directory(path), name)) for name in classes)
 
 # %% ../../../nbs/records/storage/02_database.ipynb #87dbf827
 _OWN_CODE = re.compile(r"(?<=\.code_)[0-9a-f]{12}(?=\.)")  # the digest of a model's own code, in the name of its module

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
+import hashlib
 import io
 import json
 import lzma
@@ -15,16 +17,16 @@ import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ...formula.caches import cached, registered
 
 # %% auto #0
-__all__ = ['MOST', 'PACKED', 'PATIENCE', 'dumps', 'check_regular', 'read_bytes', 'read_text', 'write_bytes', 'write_text',
-           'write_json', 'file_of', 'DatabaseError', 'read_json', 'check_writable', 'sweep', 'held', 'locked',
-           'packed_path', 'packed_paths', 'model_path', 'model_paths', 'model_id', 'text_path', 'class_path',
-           'class_paths', 'class_id', 'class_directory', 'pack_classes', 'read_record']
+__all__ = ['MOST', 'PACKED', 'dumps', 'check_regular', 'read_bytes', 'read_text', 'write_bytes', 'write_text', 'write_json',
+           'file_of', 'DatabaseError', 'read_json', 'check_writable', 'packed_path', 'packed_paths', 'model_id',
+           'model_path', 'model_paths', 'model_directory', 'digest', 'text_path', 'class_path', 'class_paths',
+           'class_id', 'class_directory', 'pack_classes', 'read_record', 'pack_models']
 
 # %% ../../../nbs/records/storage/00_files.ipynb #e677aba3
 def dumps(data: object) -> str:
@@ -161,22 +163,63 @@ PACKED = ".json.xz"
 
 @cached(8)
 def _lines(pack: Path, about: tuple) -> dict[str, str]:
-    "The text of each record (by name) in a pack; about: its time and size"
+    "The text of each class's record (by name) in a pack; about: its time and size"
     rows = (line.partition("\t") for line in _whole(pack).split("\n"))
     return {name: text for name, _, text in rows if name}
 
 
+@contextlib.contextmanager
+def _rows(pack: Path):
+    "The lines of a pack, unpacked as they are asked for"
+    with _opened(pack) as f, lzma.open(f) as rows:
+        try:
+            yield rows
+        except (lzma.LZMAError, EOFError):
+            raise _Torn("xz") from None
+
+
+@cached(8)
+def _heads(pack: Path, about: tuple) -> dict[str, str]:
+    "What each model's record (by id) in a pack says before its cases; about: its time and size"
+    with _rows(pack) as rows:
+        found = (line.decode().partition("\t") for line in iter(rows.readline, b"\n"))
+        return {name: text.rstrip("\n") for name, _, text in found}
+
+
+# %% ../../../nbs/records/storage/00_files.ipynb #f97edecb
 def file_of(path: Path) -> Path:
     "The file that a record's place is in: the pack of it and its neighbours, else the place itself"
     return path.parent if path.parent.name.endswith(PACKED) else path
 
 
+def _about(pack: Path) -> tuple:
+    return pack.stat().st_mtime_ns, pack.stat().st_size
+
+
+def _of_model(path: Path) -> bool:
+    "Whether a place is that of a model's record in a pack"
+    return file_of(path) is not path and path.parents[1].name == "models"
+
+
+def _cases_of(path: Path) -> str:
+    "The text of the cases of a model's record at a place in a pack; raises KeyError where it is not there"
+    start = f"{path.stem}\t".encode()
+    with _rows(file_of(path)) as rows:
+        rows = (line for line in iter(rows.readline, b"") if line.startswith(start))
+        next(rows)  # what it says before its cases
+        return next(rows)[len(start):].decode().rstrip("\n")
+
+
+# %% ../../../nbs/records/storage/00_files.ipynb #f97edecc
 def _unpacked(path: Path) -> str:
     "The text of a file, packed or not, or of a place in a pack; raises what `_whole` raises"
     pack = file_of(path := Path(path))
-    if pack is path or (text := _lines(pack, (pack.stat().st_mtime_ns, pack.stat().st_size)).get(path.stem)) is None:
+    if _of_model(path) and path.stem in (heads := _heads(pack, _about(pack))):
+        return heads[path.stem][:-1] + ',"cases":' + _cases_of(path) + "}"
+    if pack is path or _of_model(path) or (text := _lines(pack, _about(pack)).get(path.stem)) is None:
         return _whole(path)  # of what no pack has, the error
     return text
+
 
 # %% ../../../nbs/records/storage/00_files.ipynb #b4660e23
 class DatabaseError(LookupError):
@@ -221,66 +264,6 @@ def check_writable(directory: Path) -> None:
         e.filename = str(directory)
         raise
 
-# %% ../../../nbs/records/storage/00_files.ipynb #f3b833be
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it runs, as another user
-        return True
-    return True
-
-
-def sweep(directory: Path) -> None:
-    "Remove the temporary files of processes that no longer run"
-    for path in [*directory.glob(".*-*.tmp"), *directory.glob("models/.*-*.tmp")]:
-        owner = path.name[1:].partition("-")[0]
-        if owner.isdigit() and not _runs(int(owner)):
-            path.unlink(missing_ok=True)
-
-# %% ../../../nbs/records/storage/00_files.ipynb #317360b6
-@contextlib.contextmanager
-def held(
-    path: Path,  # of a lock file, which is there only within
-    wait: float = -1,  # seconds until it is free, then TimeoutError; below 0: as long as it takes
-):
-    "Within it, nobody else holds this lock file; raises OSError at once where none can be made"
-    from filelock import FileLock
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o644))  # a FileLock would try again and again
-    lock = FileLock(path, timeout=wait)
-    with lock:
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):  # Windows removes no open file; there its release does
-                path.unlink()
-
-# %% ../../../nbs/records/storage/00_files.ipynb #b4cec135
-PATIENCE = 60  # seconds that a writer waits for another one
-
-
-@contextlib.contextmanager
-def locked(directory: Path):
-    """Within it, no other process of this package writes to a directory.
-
-    Raises OSError where another one has not finished after PATIENCE seconds.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(held(directory / ".lock", PATIENCE))
-        except TimeoutError:
-            raise OSError(
-                errno.EAGAIN, f"another process has been writing there for {PATIENCE} s; try again when it has ended",
-                str(directory)
-            ) from None
-        except OSError:  # where no lock file can be made, a write says why it cannot
-            pass
-        sweep(directory)
-        yield
-
 # %% ../../../nbs/records/storage/00_files.ipynb #c0ffee35
 _FORMER = ".json.gz"  # what earlier versions wrote
 
@@ -297,38 +280,71 @@ def packed_paths(directory: Path, pattern: str = "*") -> list[Path]:
     return [packed_path(directory, name) for name in sorted({*map(model_id, found)})]
 
 
-def model_path(directory: Path, record: str) -> Path:
-    "The file of a model's record (by id) in a database's directory"
-    return packed_path(directory / "models", record)
-
-
-def model_paths(directory: Path, pattern: str = "*") -> list[Path]:
-    "The files of the model records in a database's directory whose ids match a pattern, sorted by id"
-    return packed_paths(directory / "models", pattern)
-
-
 def model_id(path: Path) -> str:
-    "The id of the model record in a file"
-    return path.name.removesuffix(PACKED).removesuffix(_FORMER)
-
-# %% ../../../nbs/records/storage/00_files.ipynb #1425fc6a
-_PACKS, _INDEX = "packs", "packs/index.json"  # in a database's directory
-_names: dict = registered({})  # (index, its time and size) -> {module: last parts of the names of its classes}
+    "The id of the model record in a file, or at a place in a pack"
+    return path.name.removesuffix(PACKED).removesuffix(_FORMER).removesuffix(".json")
 
 
-def _packed_classes(directory: Path) -> dict[str, list[str]]:
-    "The classes in each module's pack in a database's directory, without the module; {} where nothing is packed"
-    index = directory / _INDEX
+# %% ../../../nbs/records/storage/00_files.ipynb #c0ffee37
+_MODELS, _MODEL_INDEX = "packs/models", "packs/models.json"  # in a database's directory
+_indices: dict = registered({})  # (index, its time and size) -> what it says
+
+
+def _listed(index: Path, kind: type, otherwise: str) -> dict:
+    "What an index says, by name; {} where there is none; kind: of each thing said; otherwise: what another has"
     try:
         key = (str(index), index.stat().st_mtime_ns, index.stat().st_size)
     except OSError:
         return {}
-    if key not in _names:
+    if key not in _indices:
         found = read_json(index)
-        if not isinstance(found, dict) or not all(isinstance(names, list) for names in found.values()):
-            raise DatabaseError(f"{index} has no list of names for each module; restore or delete it")
-        _names[key] = found
-    return _names[key]
+        if not isinstance(found, dict) or not all(isinstance(said, kind) for said in found.values()):
+            raise DatabaseError(f"{index} has {otherwise}; restore or delete it")
+        _indices[key] = found
+    return _indices[key]
+
+
+def _packed_models(directory: Path) -> dict[str, str]:
+    "The model records (by id) in the packs of a database's directory, with the digest of the file that each was"
+    return _listed(directory / _MODEL_INDEX, str, "no digest for each record")
+
+
+# %% ../../../nbs/records/storage/00_files.ipynb #c0ffee38
+def model_path(directory: Path, record: str) -> Path:
+    "The file of a model's record (by id) in a database's directory, or its place in a pack where only that has it"
+    path = packed_path(directory / "models", record)
+    if record not in _packed_models(directory) or path.exists():
+        return path
+    return directory / _MODELS / f"{record.rpartition('-')[0]}{PACKED}" / f"{record}.json"
+
+
+def model_paths(directory: Path, pattern: str = "*") -> list[Path]:
+    "The places of the model records in a database's directory whose ids match a pattern, sorted by id"
+    found = {*fnmatch.filter(_packed_models(directory), pattern)}
+    found |= {*map(model_id, packed_paths(directory / "models", pattern))}
+    return [model_path(directory, name) for name in sorted(found)]
+
+
+def model_directory(path: Path) -> Path:
+    "The database's directory that a model's record at a place is in"
+    return path.parents[1] if file_of(path) is path else path.parents[3]
+
+
+def digest(path: Path) -> str:
+    "What tells the file of a model's record from any other, also where it is in a pack; raises OSError"
+    if file_of(path) is path:
+        return hashlib.sha256(read_bytes(path)).hexdigest()[:16]
+    return _packed_models(model_directory(path))[model_id(path)]
+
+
+# %% ../../../nbs/records/storage/00_files.ipynb #1425fc6a
+_PACKS, _INDEX = "packs", "packs/index.json"  # in a database's directory
+
+
+def _packed_classes(directory: Path) -> dict[str, list[str]]:
+    "The classes in each module's pack in a database's directory, without the module; {} where nothing is packed"
+    return _listed(directory / _INDEX, list, "no list of names for each module")
+
 
 # %% ../../../nbs/records/storage/00_files.ipynb #5ac41ea3
 def text_path(directory: Path, name: str) -> Path:
@@ -403,13 +419,13 @@ def _with_cases(text: str) -> tuple[dict, dict] | None:
 class _Waiting(Mapping):
     "The cases of a packed record, each its text or what that says; unpacked when the first is asked for"
 
-    def __init__(self, path: Path, data: bytes):
-        self._path, self._data, self._rows = path, data, None
+    def __init__(self, path: Path, text: Callable[[], str]):
+        self._path, self._text, self._rows = path, text, None
 
     def _read(self) -> dict:
         if self._rows is None:
             with _readable(self._path):
-                text = _text_of(self._data, self._path)
+                text = self._text()
                 found = _with_cases(text)
                 said = found[0] | {"cases": found[1]} if found else json.loads(text)
             if next(reversed(said)) != "cases":  # they were passed over when the file was read
@@ -448,11 +464,42 @@ def read_record(path: Path) -> object:
 
     Raises DatabaseError as `read_json` does; of a file that is broken among its cases, when one is asked for.
     """
-    with _readable(path):
+    with _readable(path := Path(path)):
+        if _of_model(path) and path.stem in (heads := _heads(file_of(path), _about(file_of(path)))):
+            return json.loads(heads[path.stem]) | {"cases": _Waiting(path, lambda: _unpacked(path))}
         data = read_bytes(path)
         with contextlib.suppress(ValueError, lzma.LZMAError, RecursionError):  # which reading all of it tells
             if (said := _before_cases(data)) is not None:
-                return said | {"cases": _Waiting(path, data)}
+                return said | {"cases": _Waiting(path, lambda: _text_of(data, path))}
         found = _with_cases(text := _text_of(data, path))
         return found[0] | {"cases": found[1]} if found else json.loads(text)
+
+
+# %% ../../../nbs/records/storage/00_files.ipynb #03b89ec0
+_FAST = [{"id": lzma.FILTER_LZMA2, "preset": 3, "dict_size": MOST, "lc": 4, "lp": 0, "pb": 0}]  # of 60 MB in a second
+
+
+def _in_two(path: Path) -> tuple[str, str]:
+    "What a model's record says before its cases, and those, each as text on one line"
+    text = lambda row: json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+    if found := _with_cases(whole := _unpacked(path)):
+        return text(found[0]), "{" + ",".join(f'"{case}":{row}' for case, row in found[1].items()) + "}"
+    said = json.loads(whole)
+    return text({k: v for k, v in said.items() if k != "cases"}), text(said["cases"])
+
+
+def pack_models(directory: Path) -> None:
+    "Pack the model records of a directory by type, in place of their files: what installing the package does"
+    found, digests = {}, {model_id(p): digest(p) for p in model_paths(directory)}
+    for path in model_paths(directory):
+        found.setdefault(model_id(path).rpartition("-")[0], []).append(path)
+    (directory / _MODELS).mkdir(parents=True)
+    for kind, paths in found.items():
+        rows = {model_id(p): _in_two(p) for p in paths}
+        before, cases = ("".join(f"{name}\t{row[i]}\n" for name, row in rows.items()) for i in (0, 1))
+        data = lzma.compress(f"{before}\n{cases}".encode(), filters=_FAST)
+        write_bytes(directory / _MODELS / f"{kind}{PACKED}", data)
+    write_json(directory / _MODEL_INDEX, digests)
+    for path in sum(found.values(), []):
+        path.unlink()
 

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from ...formula.caches import registered
-from .files import model_id, model_paths, read_bytes, read_json, write_json
+from .files import digest, model_directory, model_id, model_paths, read_json, write_json
 
 # %% auto #0
 __all__ = ['SUMMARIES', 'Summary', 'summary_of', 'summary', 'keep_summaries']
@@ -60,15 +59,15 @@ def _kept(directory: Path) -> dict[str, list]:
 def _digest(path: Path) -> str:
     "What tells the content of a file from any other; empty where it cannot be read"
     try:
-        return hashlib.sha256(read_bytes(path)).hexdigest()[:16]
+        return digest(path)
     except OSError:
         return ""
 
 
 def _line(path: Path) -> list:
     "The digest and the summary of the model's record in a file; raises what `summary` raises"
-    digest, kept = _digest(path), _kept(path.parent.parent).get(model_id(path))
-    return kept if kept and kept[0] == digest else [digest, *astuple(summary_of(read_json(path)))]
+    now, kept = _digest(path), _kept(model_directory(path)).get(model_id(path))
+    return kept if kept and kept[0] == now else [now, *astuple(summary_of(read_json(path)))]
 
 
 def summary(path: Path) -> Summary:

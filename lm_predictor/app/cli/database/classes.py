@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-from ....records.storage.files import model_path
+from ....records.storage.files import file_of, model_path
 from ..options import Command, Refusal, UsageError, numbers_of, record_id, trust_option
 from ..terminal import broken, print_lines, print_table, short_source, table_width
 from ....cost.tree.expand import cost_of, count_kernels, expand
@@ -61,7 +61,7 @@ def config_attributes(variant, db) -> dict[str, str]:
     "Symbol -> `config.attribute`, as the config class of the first model of a variant calls it"
     try:
         files = (model_path(d, i) for d in (db.overlay, db.shipped) for i in variant.models)
-        path = next(p for p in files if p.is_file())
+        path = next(p for p in files if file_of(p).is_file())
         return {name: f"config.{about['names'][0]}" for name, about in read_json(path)["symbols"].items()}
     except (StopIteration, LookupError, ValueError, TypeError):
         return {}
