@@ -5,7 +5,7 @@ from lm_predictor.models.matching import stored_records
 from lm_predictor.models.sources.hub import presets
 from lm_predictor.records.model import record_from_json
 from lm_predictor.records.storage.database import Database, shipped_directory
-from lm_predictor.records.storage.files import model_id, model_paths, read_json
+from lm_predictor.records.storage.files import model_id, model_paths, read_record
 
 DB = Database(overlay=shipped_directory(), shipped=shipped_directory())
 _OF = {model_id(p).rpartition("-")[0]: p for p in reversed(model_paths(shipped_directory()))}
@@ -31,7 +31,7 @@ def subject_of(record_id: str):
 @cache
 def every_record():
     "All records, read once"
-    return [record_from_json(read_json(p)) for p in model_paths(shipped_directory())]
+    return [record_from_json(read_record(p)) for p in model_paths(shipped_directory())]
 
 
 @cache

@@ -11,7 +11,7 @@ from lm_predictor.formula.language import parse
 from lm_predictor.models.sources.loading import full_config
 from lm_predictor.models.sources.type_configs import type_config
 from lm_predictor.records.storage.database import Database, shipped_directory
-from lm_predictor.records.storage.files import model_paths, read_json
+from lm_predictor.records.storage.files import model_paths, read_json, read_record
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from every_key import answered
@@ -67,7 +67,7 @@ def test_modules_of_no_layer_are_not_shown():
 
 def test_sets_are_kinds_of_their_record():
     for path in model_paths(shipped_directory()):
-        layers = read_json(path).get("layers", {})
+        layers = read_record(path).get("layers", {})
         every = set(range(len(layers.get("kinds", ()))))
         assert all(kinds == sorted(kinds) and set(kinds) <= every for kinds in layers.get("sets", ())), path
         assert not layers or "sets" in layers, path

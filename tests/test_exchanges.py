@@ -72,6 +72,15 @@ def test_what_is_no_activation_is_refused(asked):
         answered("llama", **asked)
 
 
+def test_what_can_be_exchanged_is_not_why_a_config_is_refused():
+    "Biases could be added; it is the activation, or the rotation, that no record has"
+    with pytest.raises(ModelError, match=r"fits this config \(hidden_act is 'gelu_neww', traced with 'silu'\)"):
+        answered("llama", attention_bias=True, hidden_act="gelu_neww")
+    rope = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}
+    with pytest.raises(ModelError, match=r"fits this config \(rope is 'dynamic', traced with 'static'\)"):
+        answered("llama", attention_bias=True, **rope)
+
+
 def places(record):
     "Setting -> another value, of those that a record exchanges"
     names = {n: about for n, about in record.settings.items() if "exchange" in about}

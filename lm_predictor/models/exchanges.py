@@ -19,7 +19,7 @@ from ..records.model import ModelRecord
 from ..records.storage.database import read_json, shipped_directory
 
 # %% auto #0
-__all__ = ['activations', 'in_any_layer', 'exchanged']
+__all__ = ['activations', 'in_any_layer', 'asking', 'exchanged']
 
 # %% ../../nbs/models/03_exchanges.ipynb #fd03e7f6
 @cached()
@@ -194,20 +194,25 @@ def _told(name: str, old, new) -> str:
     return f"{name} is {new}: the biases that it stands for are {'added' if new else 'left out'}"
 
 # %% ../../nbs/models/03_exchanges.ipynb #6cd99699
+def asking(record: ModelRecord, config: dict) -> ModelRecord:
+    "A copy of a record with the settings of a config where these can be exchanged; what else parts the two, it tells"
+    try:
+        asked = _asked(record, config)
+    except ModelError:  # which `fits` says
+        return record
+    settings = {n: record.settings[n] | {"value": v} for n, v in asked.items()}
+    return replace(record, settings=record.settings | settings) if asked else record
+
+
 def exchanged(record: ModelRecord, config: dict) -> tuple[ModelRecord, str]:
     """A copy of a record that fits a config which differs in activations or biases alone, and what is to be said of it.
 
     The record itself and nothing where it fits as it is, or differs in something else.
     """
-    try:
-        asked = _asked(record, config)
-    except ModelError:  # which `fits` says
+    other, changes = asking(record, config), []
+    if other is record or fits(other, config):
         return record, ""
-    settings = record.settings | {n: record.settings[n] | {"value": v} for n, v in asked.items()}
-    other = replace(record, settings=settings)
-    if not asked or fits(other, config):
-        return record, ""
-    changes = []
+    asked = _asked(record, config)
     try:
         for name, new in asked.items():
             about = record.settings[name]

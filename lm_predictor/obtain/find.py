@@ -16,7 +16,7 @@ from ..formula.collector import uncollected
 from ..formula.tree import FormulaError
 from ..models.config.attributes import stating
 from ..models.config.kinds import spelled_out
-from ..models.exchanges import exchanged
+from ..models.exchanges import asking, exchanged
 from ..models.matching import fits, has_every_kind, misfits, outdated, spelt, stored_records, with_layers_of
 from ..models.parts import unknown_type
 from ..models.config.validation import ModelError, NeedsTrace
@@ -120,7 +120,7 @@ def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = Fal
             if has_every_kind(record, config):
                 return found
             spare = spare or found  # it has kinds of layers that the config has not; one without them says less
-        refused.append(_reasons(record, config, reason))
+        refused.append(_reasons(asking(record, config), config, reason))
         stale = path if old else stale
         records += [] if old else [record]
     found = spare or _exchanged(records, config, db)

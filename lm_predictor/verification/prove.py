@@ -28,7 +28,7 @@ __all__ = ['NOT_STORED', 'Subject', 'default_config', 'subjects', 'Outcome', 'jo
 from ..records.storage.database import Database, doubted, models_of, read_analysis
 from ..records.storage.executors import completed
 from ..records.storage.files import (
-    DatabaseError, class_paths, file_of, model_id, model_path, model_paths, read_json, write_json)
+    DatabaseError, class_paths, file_of, model_id, model_path, model_paths, read_json, read_record, write_json)
 from ..records.storage.turns import locked
 from ..records.storage.summaries import keep_summaries
 from ..records.model import ModelRecord, RecordError, record_from_json
@@ -77,7 +77,7 @@ def subjects(db: Database, model_type: str = "") -> list[Subject]:
             name = model_id(path)
             asked = not model_type or name.rpartition("-")[0] == model_type
             if asked and db.home(name) == directory:
-                found[name] = path, record_from_json(read_json(path), str(path))
+                found[name] = path, record_from_json(read_record(path), str(path))
     taken: dict[str, list] = {}
     for name, preset in known:
         config = preset["config"]
