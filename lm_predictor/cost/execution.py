@@ -16,7 +16,7 @@ from ..records.analysis import ZERO, Cost
 
 # %% auto #0
 __all__ = ['EXECUTIONS', 'DEFAULT_EXECUTION', 'SIZED', 'FUSABLE', 'RANK', 'DeviceKernel', 'base_name', 'Plan', 'makers',
-           'readers', 'parents', 'ancestors', 'attentions', 'planned', 'columns', 'applies_mask', 'picked',
+           'readers', 'parents', 'after_products', 'attentions', 'planned', 'columns', 'applies_mask', 'picked',
            'merge_attention', 'only_kept_pairs', 'wanted', 'drop_unused', 'append_in_place', 'fold_copies', 'same_rows',
            'fuse', 'in_order', 'outside', 'distinct_elements', 'multiplies', 'kernel', 'title', 'plan_of', 'kernels_of',
            'source_kernels', 'unwritten']
@@ -91,11 +91,12 @@ def parents(nodes: dict[int, Node]) -> dict[int, set[int]]:
     return found
 
 
-def ancestors(nodes: dict[int, Node]) -> dict[int, set[int]]:
-    "Operator -> all operators that it depends on"
-    found = {}
+def after_products(nodes: dict[int, Node]) -> set[int]:
+    "The matrix products, and the operators that depend on one"
+    found = set()
     for i, direct in parents(nodes).items():
-        found[i] = direct.union(*(found[m] for m in direct))
+        if nodes[i].kind == "matmul" or direct & found:
+            found.add(i)
     return found
 
 # %% ../../nbs/cost/00_execution.ipynb #a77e3002
@@ -208,7 +209,7 @@ def applies_mask(node: Node, softmax: Node, selects: bool = False) -> bool:
 # %% ../../nbs/cost/00_execution.ipynb #63e6712c
 def picked(nodes: dict[int, Node], mask: int, chain: set[int]) -> tuple[Read, ...]:
     "What the operator that applies a mask has of the tokens' values in it; chain: tensors of the scores"
-    made, found, above = makers(nodes), {}, None
+    made, found, after = makers(nodes), {}, None
     waiting = [(mask, r.tensor) for r in nodes[mask].reads if r.tensor not in chain]
     while waiting:
         reader, tensor = waiting.pop()
@@ -218,8 +219,8 @@ def picked(nodes: dict[int, Node], mask: int, chain: set[int]) -> tuple[Read, ..
         if nodes[maker].kind in ("pointwise", "copy", "create", "gather", "scatter"):
             waiting += [(maker, r.tensor) for r in nodes[maker].reads]
             continue
-        above = above or ancestors(nodes)
-        if any(nodes[i].kind == "matmul" for i in (maker, *above[maker])):
+        after = after_products(nodes) if after is None else after
+        if maker in after:
             found[tensor] = Read(tensor, dict(nodes[maker].writes)[tensor])
     return tuple(found.values())
 
@@ -384,12 +385,12 @@ def fuse(plan: Plan) -> list[list[int]]:
 def in_order(plan: Plan, groups: list[list[int]]) -> list[list[int]]:
     "The kernels' operators so that each comes after those that make what it reads"
     place, needs = {i: k for k, i in enumerate(plan.nodes)}, _needs(plan, groups)
-    waiting, done = sorted(needs, key=lambda g: max(place[i] for i in groups[g])), []
+    waiting, done = sorted(needs, key=lambda g: max(place[i] for i in groups[g])), {}  # in order
     while waiting:
-        ready = next(g for g in waiting if needs[g] <= set(done))
+        ready = next(g for g in waiting if needs[g] <= done.keys())
         waiting.remove(ready)
-        done.append(ready)
-    return [groups[g] for g in done]
+        done[ready] = groups[ready]
+    return [*done.values()]
 
 # %% ../../nbs/cost/00_execution.ipynb #dab38502
 def outside(plan: Plan, nodes: list[Node]) -> dict[int, list[Read]]:
