@@ -85,6 +85,17 @@ def test_step_names_its_layers_with_experts_in_a_text_and_runs_them_as_one_produ
         analyze(config | {"text_config": config["text_config"] | {"moe_layers_enum": "3;4"}}, trace=False)
 
 
+def test_a_list_of_all_layers_is_about_so_many():
+    "Four layers that Mllama's list names are of one kind; a fifth is of another, with 2 + 2 x 128 parameters less"
+    text = CONFIGS["mllama"] | {"cross_attention_layers": [0, 1, 2, 3]}
+    of = lambda layers: {"model_type": "mllama", "vision_config": {}, "text_config": text | {"num_hidden_layers": layers}}
+    built = {n: built_parameters(full_config(language_part(of(n))[0])) for n in (3, 4, 5)}
+    assert analyze(of(4), trace=False).parameters == built[4]
+    assert built[4] - built[3] == built[5] - built[4] + 2 + 2 * 128
+    with pytest.raises(ModelError, match="num_hidden_layers == 4 does not hold"):
+        analyze(of(5), trace=False)
+
+
 def test_paligemma_says_which_attention_it_has():
     "Its class asks for attention both ways, which its processor's marks make; on token ids alone it is that of Gemma"
     gemma = {**TEXT, "model_type": "gemma", "num_hidden_layers": 2, "head_dim": 64, "num_key_value_heads": 1}

@@ -166,9 +166,9 @@ def decorated(file: str) -> dict[str, str]:
 
 
 def module_of(config):
-    "The module of the causal language model of a transformers config; None where it has none"
-    cls, _ = model_classes(config)
-    return sys.modules[cls.__module__] if cls is not None else None
+    "The module of the language model of a transformers config; None where it has none"
+    cls = next(filter(None, model_classes(config)), None)
+    return sys.modules[cls.__module__] if cls else None
 
 
 def functions_of(config) -> tuple[str, ...]:
