@@ -14,7 +14,7 @@ from torch._dynamo.source import ConstantSource
 from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._sympy.functions import FloorDiv, ToFloat
+from torch.utils._sympy.functions import ToFloat
 
 from ...formula.language import parse
 from ...formula.symbolic import to_sympy
@@ -25,7 +25,7 @@ from ...models.config.settings import rotary_share
 from ...records.cases import Case
 
 # %% auto #0
-__all__ = ['SHAPES', 'hints_of', 'size_symbol', 'near_hints', 'Symbols', 'complete', 'SymbolicShapes']
+__all__ = ['SHAPES', 'hints_of', 'size_symbol', 'near_hints', 'Symbols', 'SymbolicShapes']
 
 # %% ../../../nbs/tracing/recording/05_symbols.ipynb #240b4c19
 def hints_of(
@@ -177,26 +177,6 @@ class Symbols:
         names = {s.name for _, part in self.misleading() for s in part.free_symbols}
         return frozenset(a for a in self.relation.attributes if canonical(a) in names)
 
-# %% ../../../nbs/tracing/recording/05_symbols.ipynb #9c0de5a1
-def complete(n) -> torch.SymInt | None:
-    "How many of n groups are complete, where n is a number of tokens through the size of a group, rounded up; else None"
-    expr = n.node.expr if isinstance(n, torch.SymInt) else None
-    if not isinstance(expr, FloorDiv):
-        return None
-    rounded, group = expr.args
-    whole, env = FloorDiv(sympy.expand(rounded - group + 1), group), n.node.shape_env
-    return env.create_symintnode(whole, hint=int(whole.xreplace(env.backed_var_to_val)))
-
-
-def _selected(x, indices):
-    "Of groups that a mask leaves: those that are complete, as all tokens are there. Else what torch makes of an index"
-    (at, mask), *more = [(i, t) for i, t in enumerate(indices) if t is not None]
-    left = complete(mask.shape[0]) if not more and mask.dtype == torch.bool and mask.dim() == 1 else None
-    if left is None:
-        return torch.ops.aten.index.Tensor(x, indices)
-    return x.new_empty((*x.shape[:at], left, *x.shape[at + 1:]))
-
-
 # %% ../../../nbs/tracing/recording/05_symbols.ipynb #634c3af7
 def _padded(x, pad, *args, **kwargs):
     shape = list(x.shape)
@@ -207,7 +187,6 @@ def _padded(x, pad, *args, **kwargs):
 
 SHAPES = {  # operator -> function that makes a tensor of the right shape and strides
     "aten::constant_pad_nd": _padded,
-    "aten::index": _selected,
     # column by column, as torch's is
     "aten::linalg_solve_triangular": lambda a, b, **kwargs: b.new_empty((*b.shape[:-2], b.shape[-1], b.shape[-2])).mT,
     "aten::baddbmm": lambda x, a, b, **kwargs: a.new_empty((a.shape[0], a.shape[1], b.shape[2])),
