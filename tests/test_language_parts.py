@@ -20,8 +20,7 @@ REFUSED = {  # type -> why no record of its language part ships
     "blip": "runs on images alone", "idefics": "runs on images alone", "pix2struct": "runs on images alone",
     "pp_formulanet": "runs on images alone", "udop": "runs on the places of words", "t5gemma2": "an encoder and a decoder",
     "diffusion_gemma": "draws the tokens that it denoises", "glm5_next": "a loop over chunks that asks for sizes",
-    "qwen4_exp": "looks for tokens by their data",
-    "inkling2": "traced, but its record is too large to ship"}
+    "qwen4_exp": "looks for tokens by their data"}
 
 
 @pytest.mark.parametrize("kind", architectures()["images"])

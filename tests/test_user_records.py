@@ -180,3 +180,22 @@ def test_a_database_where_no_file_can_be_made(tmp_path):
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=PATIENCE - 10)
     said = done.stderr.splitlines()
     assert done.returncode == 1 and len(said) == 1 and said[0].endswith("fdinfo: no such file or directory")
+
+
+@pytest.mark.slow
+def test_lists_that_a_class_makes_are_part_of_what_is_traced(tmp_path, monkeypatch):
+    "Qwen2-MoE with three layers, none of which has a window, by a rule that no record states: traced so, and stored"
+    from lm_predictor import analyze
+    from lm_predictor.models.sources.loading import full_config
+    from lm_predictor.obtain.confirm import built_parameters
+    from lm_predictor.records.storage.database import Database
+    config = {"model_type": "qwen2_moe", "decoder_sparse_step": 2, "hidden_size": 128, "intermediate_size": 384,
+              "moe_intermediate_size": 1216, "shared_expert_intermediate_size": 1024, "num_attention_heads": 4,
+              "num_key_value_heads": 1, "num_experts": 32, "num_experts_per_tok": 2, "num_hidden_layers": 3,
+              "use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 28, "vocab_size": 151936}
+    traced = analyze(config, Database(tmp_path, SHIPPED))
+    assert traced.parameters == built_parameters(full_config(config))
+    from lm_predictor.obtain import find
+    monkeypatch.setattr(find, "traced", None)  # it is not traced again
+    again = analyze(config, Database(tmp_path, SHIPPED))
+    assert again.record.id == traced.record.id and again.at(seq_len=5).totals == traced.at(seq_len=5).totals

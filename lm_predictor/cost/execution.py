@@ -95,8 +95,7 @@ def after_products(nodes: dict[int, Node]) -> set[int]:
     "The matrix products, and the operators that depend on one"
     found = set()
     for i, direct in parents(nodes).items():
-        if nodes[i].kind == "matmul" or direct & found:
-            found.add(i)
+        found |= {i} if nodes[i].kind == "matmul" or direct & found else set()
     return found
 
 # %% ../../nbs/cost/00_execution.ipynb #a77e3002

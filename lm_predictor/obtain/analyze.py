@@ -149,7 +149,7 @@ def _of_model(model: str | dict, db: Database, progress, trust_remote_code: bool
     given, (config, alone, named) = with_parts(name, config) if isinstance(model, str) else config, language_of(config)
     told = ["; ".join(filter(None, parts)) for parts in ((here, alone, named), (here, named))]
     read_quantization(config)  # one that is not known is refused before anything is traced
-    plain = lambda found, accelerated=str: _cost(name, config, found, db, told[0], accelerated)
+    plain = lambda found, accelerated=str: _cost(name, found.config or config, found, db, told[0], accelerated)
     cost = lambda *found: _whole(plain(*found), given, told, db, trace)
     fast = lambda: find(config, db, progress, trace, accelerated=True)
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..cost.rules.functions import RULES
@@ -21,7 +21,7 @@ from ..models.matching import fits, has_every_kind, misfits, outdated, spelt, st
 from ..models.parts import unknown_type
 from ..models.config.validation import ModelError, NeedsTrace
 from .confirm import can_trace, confirmed
-from .fresh.record import NoFunctions, traced
+from .fresh.record import NoFunctions, traced, with_lists
 from .store import as_json, store
 from ..records.storage.database import Database
 from ..records.storage.files import DatabaseError, model_directory, model_id, read_json
@@ -38,6 +38,7 @@ class Found:
     "The record that answers a config"
     record: ModelRecord
     note: str = ""  # what an answer from it must say: that it is of another source than installed, or not stored
+    config: dict | None = None  # the config with the lists that its class makes of it, where the record asks for them
 
 # %% ../../nbs/obtain/01_find.ipynb #715f51d9
 def _remedy() -> str:
@@ -126,6 +127,7 @@ def _stored(config: dict, db: Database, may_trace: bool, accelerated: bool = Fal
     found = spare or _exchanged(records, config, db)
     if not found.found and spell and (other := _spelled_out(records, config)) != config:
         found = _stored(other, db, may_trace, accelerated, spell=False)
+        found = replace(found, found=replace(found.found, config=other)) if found.found else found
     return found if found.found else _Search(None, _reason(refused), stale)
 
 # %% ../../nbs/obtain/01_find.ipynb #44f4cce2
@@ -144,7 +146,17 @@ def find(config: dict, db: Database, progress=None, trace: bool = True, accelera
             f"{model_type}: no stored record {'with accelerated functions ' * accelerated}fits this config"
             f"{f' ({search.reason})' if search.reason else ''}; `lm-predictor trace MODEL` makes one"
         )
-    record, classes = traced(config, progress, search.reason, accelerated)
+    listed = with_lists(config)
+    if listed != config and (again := _stored(listed, db, True, accelerated, spell=False)).found:
+        return replace(again.found, config=listed)
+    try:
+        record, classes = traced(config, progress, search.reason, accelerated)
+    except (NeedsTrace, NoFunctions):
+        raise
+    except ModelError:  # no rule of a record says what its class makes of it
+        if listed == config:
+            raise
+        return replace(find(listed, db, progress, trace, accelerated), config=listed)
     wrong = confirmed(record, config, db)
     if wrong:
         raise ModelError(f"{model_type}: what was traced is not what transformers makes of this config: {wrong}")

@@ -26,8 +26,8 @@ from ...records.model import ModelRecord, record_from_json, record_to_json
 from ...records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'resized', 'untraceable', 'fit_own_config', 'NoFunctions',
-           'with_functions', 'weighed', 'weights_check', 'with_shared_weights', 'traced', 'verification']
+__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'resized', 'untraceable', 'fit_own_config', 'with_lists',
+           'NoFunctions', 'with_functions', 'weighed', 'weights_check', 'with_shared_weights', 'traced', 'verification']
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #72a80861
 def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
@@ -264,6 +264,23 @@ def fit_own_config(
     if misfit:
         raise ModelError(f"{model_type}: what was traced does not fit its own config: {misfit}")
     return record
+
+# %% ../../../nbs/obtain/fresh/01_record.ipynb #11574e02
+def with_lists(config: dict) -> dict:
+    "A config with the lists of a value for each layer that its class makes of it; as it is where it states them"
+    from lm_predictor.tracing.runtime.layers import layer_count, per_layer
+    if config.get("custom_code"):
+        return config
+    try:
+        full = full_config(config)
+        made, kept = per_layer(full, layer_count(full)), flat(full.to_dict())
+    except Exception:  # a config class refuses in many ways
+        return config
+    for name in sorted(made.keys() & kept.keys()):
+        if flat(config).get(name) is None:
+            config = stating(config, name, list(made[name]))
+    return config
+
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #7891d581
 def _with_own_code(record: ModelRecord, config: dict) -> ModelRecord:

@@ -27,7 +27,7 @@ from ...records.source import source_file
 from ..recording.loops import held
 from ..runtime.building import GROUPED, Absent, grouped_here
 from ..runtime.forward import TARGET, cache_name, drafts, shown_modules
-from ..runtime.layers import layer_count, layers_name
+from ..runtime.layers import layer_count, layers_name, of_all_layers
 from ..runtime.masks import kept_pairs, pairs_formula
 from ..runtime.quirks import Need, quirk
 from ..recording.recorder import Call, Op, Recorder, TraceError, distinct, shown_file, statement_at
@@ -457,14 +457,6 @@ def _regions(texts: list, symbols: dict) -> list[str]:
     conditions = (c for c in map(parse_condition, texts) if c.left.op != "name" and not c.right.names)
     return [str(c) for c in conditions if c.names and c.names <= usual.keys() and not c.holds(usual)]
 
-# %% ../../../nbs/tracing/lowering/00_graphs.ipynb #b1d0c3e5
-def _of_all_layers(chosen: dict, symbols: dict, layers: int) -> tuple[str, ...]:
-    "The condition on the number of layers where a setting lists each of them by its index"
-    every = repr([*range(layers)])  # [False, True] is another list
-    listed = layers and any(repr(about["value"]) == every for about in chosen.values())
-    return (f"num_layers == {layers}",) if listed and "num_layers" in symbols else ()
-
-
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #a8e48285
 def model_record(trace: ModelTrace) -> ModelRecord:
     "The model record of a trace"
@@ -481,12 +473,10 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     pattern = [trace.layers[n] for n in ("columns", "kinds") if n in trace.layers]
     kind = [{k: v["value"] for k, v in chosen.items()}, built, *pattern]
     kind += _regions([text for text in assumptions if text not in built], symbols)
-    assumptions += _of_all_layers(chosen, symbols, layer_count(config))
+    assumptions += of_all_layers(chosen, layer_count(config)) if "num_layers" in symbols else ()
     count, size_bytes, modules = weights_and_modules(trace, write)
     pairs, notes = _pairs(trace)
-    uncounted = {}
-    for recorder in recorders.values():
-        uncounted |= recorder.uncounted
+    uncounted = dict(row for recorder in recorders.values() for row in recorder.uncounted.items())
     return ModelRecord(
         _named(config.model_type, kind), config.model_type,
         next(iter(recorders.values())).root.class_name,
