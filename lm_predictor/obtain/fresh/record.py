@@ -268,13 +268,14 @@ def fit_own_config(
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #11574e02
 def with_lists(config: dict) -> dict:
     "A config with the lists of a value for each layer that its class makes of it; as it is where it states them"
-    from lm_predictor.tracing.runtime.layers import layer_count, per_layer
     if config.get("custom_code"):
         return config
     try:
-        full = full_config(config)
-        made, kept = per_layer(full, layer_count(full)), flat(full.to_dict())
-    except Exception:  # a config class refuses in many ways
+        from lm_predictor.tracing.runtime.layers import layer_count, per_layer
+        with quiet():
+            full = full_config(config)
+            made, kept = per_layer(full, layer_count(full)), flat(full.to_dict())
+    except Exception:  # a config class refuses in many ways; or torch is not installed, which `traced` says
         return config
     for name in sorted(made.keys() & kept.keys()):
         if flat(config).get(name) is None:
