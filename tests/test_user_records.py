@@ -184,7 +184,7 @@ def test_a_database_where_no_file_can_be_made(tmp_path):
 
 @pytest.mark.slow
 def test_lists_that_a_class_makes_are_part_of_what_is_traced(tmp_path, monkeypatch):
-    "Qwen2-MoE with three layers, none of which has a window, by a rule that no record states: traced so, and stored"
+    "Qwen2-MoE with three layers, the second without a window, by a rule that no record states: traced so, and stored"
     from lm_predictor import analyze
     from lm_predictor.models.sources.loading import full_config
     from lm_predictor.obtain.confirm import built_parameters

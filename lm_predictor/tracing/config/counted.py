@@ -26,7 +26,7 @@ from ..runtime.building import build
 from ..runtime.layers import layer_count, layer_key, layer_lists, layers_name, per_layer
 
 # %% auto #0
-__all__ = ['NUMBERS', 'MANY', 'Pattern', 'layer_keys', 'drawn_layers', 'counted_layers']
+__all__ = ['NUMBERS', 'MANY', 'Pattern', 'layer_keys', 'drawn_layers', 'counted_layers', 'alike_up_to']
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de05
 _BY = ("every", "step", "first and every")
@@ -395,3 +395,27 @@ def counted_layers(config, kinds: list, names: dict) -> dict:
     label = lambda path: names[path][0][len(path.rpartition(".")[0]) + 1:]
     places = list(dict.fromkeys(path.rpartition(".")[0] for path in names))
     return _found[key] | {"labels": [label(f"{places[0]}.{k}") for k in range(len(kinds))], "places": places}
+
+# %% ../../../nbs/tracing/config/01_counted.ipynb #b1d0c3e5
+_FURTHEST = 128  # a number above is no layer's
+
+
+@quiet()
+def alike_up_to(
+    config,        # of transformers, whose layers are all of one kind
+    chosen: dict,  # the settings of its record: what stays as it is
+) -> tuple[str, ...]:
+    "The condition on the number of layers, where entries of a config pick layers beyond those that it has"
+    inner, many, values = text_config(config), layer_count(config), [about["value"] for about in chosen.values()]
+    beyond = [v for v in values if type(v) is int and many <= v <= _FURTHEST]
+    beyond += [many for v in values if repr(v) == repr([*range(many)])]  # [False, True] is another list
+    if not many or not beyond:
+        return ()
+    more = max(beyond) + 1
+    lists = {n: more * list(v[:1]) for n, v in per_layer(config, many).items() if n in chosen}
+    try:
+        keys = layer_keys(_within(None if inner is config else config, remade(inner, lists, more)))
+    except Exception:  # a config class and a constructor refuse in many ways
+        return ()
+    return (f"num_layers <= {many}",) if len(set(map(str, keys))) > 1 else ()
+

@@ -27,10 +27,11 @@ from ...records.source import source_file
 from ..recording.loops import held
 from ..runtime.building import GROUPED, Absent, grouped_here
 from ..runtime.forward import TARGET, cache_name, drafts, shown_modules
-from ..runtime.layers import layer_count, layers_name, of_all_layers
+from ..runtime.layers import layer_count, layers_name
 from ..runtime.masks import kept_pairs, pairs_formula
 from ..runtime.quirks import Need, quirk
 from ..recording.recorder import Call, Op, Recorder, TraceError, distinct, shown_file, statement_at
+from ..config.counted import alike_up_to
 from ..config.reads import class_keys, copied_names, inner_names, settings_of, takes_list
 from ..config.ties import TIE, says_tied, ties_of
 from ..roads.symbolic import Form, ModelTrace
@@ -473,7 +474,7 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     pattern = [trace.layers[n] for n in ("columns", "kinds") if n in trace.layers]
     kind = [{k: v["value"] for k, v in chosen.items()}, built, *pattern]
     kind += _regions([text for text in assumptions if text not in built], symbols)
-    assumptions += of_all_layers(chosen, layer_count(config)) if "num_layers" in symbols else ()
+    assumptions += alike_up_to(config, chosen) if "num_layers" in symbols else ()
     count, size_bytes, modules = weights_and_modules(trace, write)
     pairs, notes = _pairs(trace)
     uncounted = dict(row for recorder in recorders.values() for row in recorder.uncounted.items())

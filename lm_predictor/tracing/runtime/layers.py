@@ -14,8 +14,7 @@ from ...models.config.attributes import LAYERS, set_attribute, text_config
 from ...models.config.kinds import layer_label
 
 # %% auto #0
-__all__ = ['layers_name', 'layer_count', 'layer_lists', 'per_layer', 'layer_kinds', 'layer_key', 'placed', 'keep_kinds',
-           'of_all_layers']
+__all__ = ['layers_name', 'layer_count', 'layer_lists', 'per_layer', 'layer_kinds', 'layer_key', 'placed', 'keep_kinds']
 
 # %% ../../../nbs/tracing/runtime/02_layers.ipynb #95a6bc81
 def layers_name(config) -> str:
@@ -205,10 +204,3 @@ def keep_kinds(model, config, kinds, apart: bool = False) -> dict:
         _keep_bounds(model.get_submodule(place), kinds)
     _keep_numbers(model, config, kinds, stated, layers)
     return names
-
-# %% ../../../nbs/tracing/runtime/02_layers.ipynb #b1d0c3e5
-def of_all_layers(chosen: dict, layers: int) -> tuple[str, ...]:
-    "The condition on the number of layers where one of the settings of a record lists each of them by its index"
-    every = repr([*range(layers)])  # [False, True] is another list
-    return (f"num_layers == {layers}",) if layers and any(repr(a["value"]) == every for a in chosen.values()) else ()
-
