@@ -17,10 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 vision = importlib.import_module("vision")
 
 REFUSED = {  # type -> why no record of its language part ships
-    "blip": "runs on images alone", "idefics": "runs on images alone", "pix2struct": "runs on images alone",
-    "pp_formulanet": "runs on images alone", "udop": "runs on the places of words", "t5gemma2": "an encoder and a decoder",
-    "diffusion_gemma": "draws the tokens that it denoises", "glm5_next": "a loop over chunks that asks for sizes",
-    "qwen4_exp": "looks for tokens by their data"}
+    "idefics": "runs on images alone", "pp_formulanet": "runs on images alone", "udop": "runs on the places of words",
+    "t5gemma2": "an encoder and a decoder",
+    "diffusion_gemma": "draws the tokens that it denoises", "qwen4_exp": "looks for tokens by their data"}
 
 
 @pytest.mark.parametrize("kind", architectures()["images"])
@@ -56,6 +55,8 @@ CONFIGS = {
     "paligemma": {**TEXT, "model_type": "gemma2", "num_hidden_layers": 4, "head_dim": 64},
     "ernie4_5_vl_moe": {**TEXT, "num_hidden_layers": 4, "moe_num_experts": 16, "moe_intermediate_size": [1536, 512],
                         "mlp_layer_types": ["dense", "dense", "sparse", "sparse"]},
+    "blip": {**TEXT, "num_hidden_layers": 3},
+    "pix2struct": {"hidden_size": 512, "num_heads": 8, "num_layers": 3, "d_ff": 768, "vocab_size": 3000},
 }
 
 
@@ -69,6 +70,16 @@ def test_another_size_has_the_figures_of_its_class(kind):
     for (batch, new, cached), counted in zip(workloads, torch_matmul_flops(full, workloads)):
         run = cost.at(batch_size=batch, seq_len=new, cache_len=cached, execution="eager")
         assert run.totals.matmul_flops == counted
+
+
+def test_a_decoder_is_as_wide_where_it_looks_as_what_it_looks_at():
+    "Keys and values of 1,024 numbers in place of 768 in each of 12 layers: 12 * 2 * 256 * 768 weights more"
+    seen = {"hidden_size": 1024, "num_attention_heads": 16}
+    wide = {"model_type": "blip", "text_config": {"num_attention_heads": 12}, "vision_config": seen}
+    narrow = {"model_type": "blip", "text_config": {"num_attention_heads": 12}}
+    more = [analyze(config, trace=False).parameters for config in (wide, narrow)]
+    assert more[0] - more[1] == 12 * 2 * 256 * 768
+    assert more[0] == built_parameters(full_config(language_part(wide)[0]))
 
 
 def test_step_names_its_layers_with_experts_in_a_text_and_runs_them_as_one_product():

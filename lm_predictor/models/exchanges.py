@@ -145,7 +145,10 @@ def _places(graph: Graph, paths: list[str]) -> list[int]:
 def _changed(graph: Graph, changes: tuple) -> Graph:
     "A graph with other activations or biases; changes: (what, paths, traced with, asked for)"
     for what, paths, old, new in changes:
-        for call in _places(graph, paths):
+        calls, around = _places(graph, paths), [p.rpartition(".")[0] for p in paths]
+        if not calls and _places(graph, around):  # a kernel does it, which knows no other
+            raise _Otherwise
+        for call in calls:
             graph = _with_bias(graph, call, new) if what == "bias" else _with_activation(graph, call, old, new)
     return graph
 

@@ -88,11 +88,19 @@ def _inside(kind: str, config: dict, usual: str) -> tuple[dict, str]:
     return config, ""
 
 # %% ../../nbs/models/02_parts.ipynb #9a96a49b
+# a whole whose class says how wide what its decoder sees is: type -> entry of the decoder, part and entry that say it
+_SEEN = {"blip": ("encoder_hidden_size", "vision_config", "hidden_size")}
+
+
 def _as_part(kind: str, given: dict, language: dict) -> dict:
     "The config of a whole with its language model alone: what each of the two says of tied embeddings stays its own"
     tie, inside = "tie_word_embeddings", given.get(_place(given), given)
     whole = {tie: given[tie]} if given.get(tie) is not None else {}
     part = {k: v for k, v in language.items() if k != tie or tie in inside}
+    entry, of, size = _SEEN.get(kind, ("", "", ""))
+    if width := given.get(of, {}).get(size):  # whatever the part says of it
+        part |= {entry: width}
+        whole |= {of: given[of]}
     return {"model_type": kind, **whole, "text_config": part}
 
 

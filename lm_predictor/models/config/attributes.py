@@ -60,7 +60,8 @@ SYMBOLIC = (  # config attributes that become symbols where they are integers ab
     "state_size", "time_step_rank", "mamba_d_state", "mamba_dt_rank", "linear_num_key_heads",
     "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim",
     "attention_hidden_size", "lru_width", "ffn_hidden_size", "index_topk", "window_size",
-    "intermediate_size_mlp", "attention_chunk_size", "decoder_vocab_size")
+    "intermediate_size_mlp", "attention_chunk_size", "decoder_vocab_size", "d_ff",
+    "encoder_hidden_size")
 
 
 def canonical(attribute: str) -> str:
@@ -81,7 +82,8 @@ HINTS = {
     "mamba_dt_rank": 34, "linear_num_key_heads": 12, "linear_groups": 14, "linear_key_head_dim": 44,
     "linear_value_head_dim": 58, "linear_head_dim": 46, "attention_hidden_size": 232, "lru_width": 264, "lru_block": 28,
     "moe_latent_size": 376, "index_topk": 1031, "window_size": 37, "intermediate_size_mlp": 424,
-    "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 24, "mamba_head_dim": 22
+    "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 24, "mamba_head_dim": 22,
+    "d_ff": 408, "encoder_hidden_size": 456
 }
 
 

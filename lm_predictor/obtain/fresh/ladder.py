@@ -179,6 +179,12 @@ def _at_least(record: ModelRecord, case: str, sizes: dict, least: dict) -> dict:
     raised = {n: least[n] for n in least.keys() & sizes.keys() - Case.parse(case).fixed.keys() if sizes[n] < least[n]}
     return raised if hold(record.conditions_of(case), sizes | raised) else {}
 
+
+def _evenly(case: str, sizes: dict, dealt: dict) -> dict:
+    "The tokens of a case that give every expert its share, at least those of `sizes`; nothing where none are dealt out"
+    share, tokens = dealt.get(case, 1), "batch_size" if Case.parse(case).phase == "decode" else "seq_len"
+    return {tokens: -(-sizes[tokens] // share) * share} if share > 1 else {}
+
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #eb2b5a01
 def _record_of(trace, model_type: str) -> ModelRecord:
     "The record of a trace; raises TraceError where figures depend on data"
@@ -199,19 +205,22 @@ def in_one_block(record: ModelRecord) -> str:
     return next((str(c) for c in tokens if c.left.op != "%"), "")
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #ba67d442
-def against_numbers(record: ModelRecord, config, values: dict, least: dict | None = None) -> str:
+def against_numbers(record: ModelRecord, config, values: dict, trace=None) -> str:
     """What a run with numbers has that a record has not, or the other way round; empty when they are equal.
 
     config: of transformers; values: its numbers by symbol. Others are drawn, these are for code that refuses those.
-    least: case name -> the smallest sizes that it was traced at; from which on it holds is found later, see add_limits.
+    trace: of the record, if its cases hold from the sizes on that it was traced at (see add_limits), or for tokens
+    that give every expert its share alone.
     """
+    least, dealt = (trace.least, trace.dealt) if trace else ({}, {})
     rng = random.Random(0)
     twin = _drawn_twin(record, config, values, rng)
     for case in (c for c in record.cases if not Case.parse(c).all_logits):  # the layers of the two do the same
         sizes = workload_sizes(record, case, twin.values, rng, (2, 9)) if twin else None
         if sizes is None:
             return f"{case}: no run was found"
-        sizes |= _at_least(record, case, twin.values | sizes, (least or {}).get(case, {}))
+        sizes |= _at_least(record, case, twin.values | sizes, least.get(case, {}))
+        sizes |= _evenly(case, sizes, dealt)
         ours, run = record.graph(case).at(twin.values | BYTES | sizes), twin.run(case, sizes)[1].graph
         if executed(ours, str) != executed(run, str) or ours.kv_cache_bytes != run.kv_cache_bytes:
             return f"{case}: {difference(ours, run)}"
@@ -258,7 +267,7 @@ def judged(attempt, config):
         return replace(attempt, error=TraceError(f"{config.model_type}: its formulas hold in one block alone: {short}"))
     # layouts decide whether a tensor is copied, and symbols do not know them as numbers do
     held = attempt.rung.name == ON_SYMBOLS or attempt.rung.name == RUNS.name and record.layers
-    if held and (found := against_numbers(record, config, values, attempt.trace.least)):
+    if held and (found := against_numbers(record, config, values, attempt.trace)):
         return replace(attempt, error=TraceError(f"{config.model_type}: a run with numbers does not agree: {found}"))
     return replace(attempt, record=record, outcome=against_counter(record, config, values))
 
@@ -269,8 +278,11 @@ def no_integer_to_blame(attempts: list) -> bool:
     return attempts[-1].trace is not None and ran[-1] is not None and len(set(ran[-2:])) == 1
 
 
-def rung_below(attempts: list, everything: frozenset):
-    "The Rung to try after some attempts, None at the foot of the ladder; everything: all integers of the config"
+def rung_below(attempts: list, everything: frozenset, grouped: bool = False):
+    """The Rung to try after some attempts, None at the foot of the ladder; everything: all integers of the config.
+
+    grouped: whether groups of keys are picked, whose number depends on tokens and config at once: both are numbers.
+    """
     from lm_predictor.tracing.roads.on_symbols import ON_SYMBOLS, below_runs_on_symbols
     from lm_predictor.tracing.roads.sampled import EVERY_LAYER, RUNS
     from lm_predictor.tracing.roads.symbolic import (
@@ -287,7 +299,7 @@ def rung_below(attempts: list, everything: frozenset):
     ran = [a.rung.concrete for a in attempts if a.trace is not None]
     if last.name != ON_SYMBOLS and no_integer_to_blame(attempts):
         return unfolded_rung(ran[0])
-    return below_runs_on_symbols(attempts, everything) or RUNS
+    return (None if grouped else below_runs_on_symbols(attempts, everything)) or RUNS
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #e5f5e80d
 FREED = "as many integers symbolic as its code takes"
@@ -358,12 +370,14 @@ def attempts_of(config, progress=None, cases=None, until=()) -> list:
 
     progress: called with each case done. cases: all that the model has, if not given. until: rungs not to be tried.
     """
-    from lm_predictor.tracing.roads.symbolic import ALL_SYMBOLIC, WORKLOAD_ONLY, attempted, descend, symbolic_rung
+    from lm_predictor.tracing.roads.symbolic import (
+        ALL_SYMBOLIC, WORKLOAD_ONLY, attempted, descend, pooled, symbolic_rung
+    )
     everything = frozenset(integers(config)) | shares(config)
     tried = lambda rung: judged(attempted(rung, config, cases, progress), config)
     attempts = descend(
         symbolic_rung(ALL_SYMBOLIC), tried,
-        lambda attempts: None if (rung := rung_below(attempts, everything)) in until else rung
+        lambda attempts: None if (rung := rung_below(attempts, everything, bool(pooled(config)))) in until else rung
     )
     numbers = attempts[-1].stands and attempts[-1].rung == symbolic_rung(WORKLOAD_ONLY, everything)
     if not numbers:

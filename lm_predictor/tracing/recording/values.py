@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from .patches import patched
 
 # %% auto #0
 __all__ = ['tensors_in', 'KnownValues']
@@ -58,6 +60,34 @@ class _Lists(TorchFunctionMode):
             return self.known[args[0]].tolist()
         return func(*args, **(kwargs or {}))
 
+# %% ../../../nbs/tracing/recording/01_values.ipynb #5f0a7c11
+_MOVE = {f"aten::{n}" for n in ("cat", "slice", "select", "split", "split_with_sizes", "squeeze", "unsqueeze", "view",
+                                "expand", "permute", "transpose", "clone", "_to_copy")}
+
+
+def _part_of(t, known) -> tuple:
+    "What is known of a tensor, and where"
+    if t in known:
+        return known[t], torch.ones(t.shape, dtype=torch.bool, device="cpu")
+    nothing = (torch.zeros(t.shape, dtype=kind, device="cpu") for kind in (t.dtype, torch.bool))
+    return getattr(t, "known_part", None) or tuple(nothing)
+
+
+def _moved(func, args, kwargs, known) -> tuple:
+    "What is known of the results of an operator that moves the values of tensors that are known in part, and where"
+    tensors = [*tensors_in((args, kwargs))]
+    if (func._schema.name not in _MOVE or not any(t in known or hasattr(t, "known_part") for t in tensors)
+            or any(type(n) is not int for t in tensors for n in t.shape) or sum(t.numel() for t in tensors) > _MOST):
+        return ()
+    values, marks = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
+    with unset_fake_temporarily():
+        for t in tensors:
+            values[t], marks[t] = _part_of(t, known)
+        kwargs = kwargs | ({"device": torch.device("cpu")} if "device" in kwargs else {})
+        typed = kwargs | ({"dtype": torch.bool} if "dtype" in kwargs else {})
+        return func(*_in_place_of(args, values), **kwargs), func(*_in_place_of(args, marks), **typed)
+
+
 # %% ../../../nbs/tracing/recording/01_values.ipynb #c036bf44
 class KnownValues(TorchDispatchMode):
     "Within it, meta tensors that depend on no data keep their values, and operators that look at them run"
@@ -65,16 +95,20 @@ class KnownValues(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.known = WeakTensorKeyDictionary()
-        self.lists = _Lists(self.known)
+        listed, usual = self.known, FakeTensor.tolist  # which a fake tensor has of its own: number by number
+        own = lambda x: listed[x].tolist() if x in listed else usual(x)
+        self.lists = _Lists(self.known), patched((FakeTensor, "tolist", own))
         self.share = 1  # tokens that give every expert the same number
 
     def __enter__(self):
-        self.lists.__enter__()
+        for way in self.lists:
+            way.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
-        self.lists.__exit__(*error)
+        for way in self.lists[::-1]:
+            way.__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name = kwargs or {}, func._schema.name
@@ -87,6 +121,7 @@ class KnownValues(TorchDispatchMode):
             args = (args[0], [p for i in args[1] for p in self._positions(i)], *args[2:])
         if func._schema.is_mutable and real is None:
             self.known.pop(args[0], None)
+            vars(args[0]).pop("known_part", None)
         try:
             out = func(*args, **kwargs)
         except (NotImplementedError, RuntimeError):
@@ -97,7 +132,17 @@ class KnownValues(TorchDispatchMode):
             for mine, its in zip(tensors_in(out), tensors_in(real)):
                 if mine.shape == its.shape:
                     self.known[mine] = its
+        else:
+            self._keep_parts(out, *_moved(func, args, kwargs, self.known))
         return out
+
+    def _keep_parts(self, out, values=(), marks=()):
+        "Keep what is known of results; of one that is known everywhere, its values"
+        for mine, its, where in zip(*map(tensors_in, (out, values, marks))):
+            if where.all():
+                self.known[mine] = its
+            elif where.any():
+                mine.known_part = its, where
 
     def _real(self, func, args, kwargs):
         "What an operator gives on the values of its tensors; None where they are not known, or many"
@@ -135,7 +180,7 @@ class KnownValues(TorchDispatchMode):
         "The choices of a router: in turn"
         values, chosen = out = func(*args, **kwargs)
         experts, each = args[0].shape[-1], chosen.shape[-1]
-        if not all(isinstance(n, int) for n in (experts, *chosen.shape)):
+        if not all(isinstance(n, int) for n in (experts, *chosen.shape)) or not each:
             return out
         self.share = max(self.share, experts // math.gcd(experts, each))
         if chosen.numel() <= _MOST:

@@ -17,7 +17,6 @@ from lm_predictor.tracing.runtime.building import (
     symbolic_roots, symbolic_selection
 )
 from ..runtime.forward import Runnable
-from ..recording.recorder import TraceError
 from ..recording.shapes import KnownShapes
 from .sampled import _Sampling, _all_sampled
 from .symbolic import Attempt, ModelTrace, Rung, begun, cases_of
@@ -48,12 +47,10 @@ def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, a
         runnable = Runnable(model, apart).warm_up()
         if symbols.env.unbacked_symint_counter:  # sizes that depend on data, which may be known
             runnable.look()
-        if runnable.share > 1:
-            raise TraceError(f"{config.model_type}: its code deals tokens to experts, which takes runs with numbers")
         if not runnable.retyped or apart:
             trace = replace(begun(config, symbols, seen, runnable), method="sampled")
             wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
-            _all_sampled(_Sampling(trace, runnable, wanted), cases, progress, concrete)
+            _all_sampled(_Sampling(trace, runnable, wanted, known=concrete), cases, progress)
             runnable.rebuild()
             return trace
     return sample_on_symbols(config, concrete, cases, progress, apart=True, near=near)
@@ -76,6 +73,9 @@ def below_runs_on_symbols(attempts: list[Attempt], everything: frozenset) -> Run
     last = attempts[-1]
     if last.rung.name != ON_SYMBOLS:
         return on_symbols_rung()  # again with all of them: most stood in the way of symbols for tokens only
+    counted, each = last.rung.concrete & {"num_experts", "num_local_experts"}, {"num_experts_per_tok"} & everything
+    if counted and last.trace is None and not last.forced and not each <= last.rung.concrete:
+        return on_symbols_rung(last.rung.concrete | each)  # tokens are dealt out where both are numbers
     if not last.forced and last.trace is None and on_symbols_rung(near=True) not in [a.rung for a in attempts]:
         return on_symbols_rung(near=True)
     more = last.rung.concrete | last.needed

@@ -24,7 +24,7 @@ from ...records.cases import Case
 from .beyond import conditions, totals, tried_at
 from .fit import Fit
 from lm_predictor.tracing.roads.symbolic import (
-    Form, ModelTrace, Rung, begun, cases_of, compression, copied, given_by, with_all_logits
+    Form, ModelTrace, Rung, begun, cases_of, compression, copied, given_by, pooled, with_all_logits
 )
 from ..recording.symbols import Symbols, size_symbol
 
@@ -218,8 +218,10 @@ def blocks(config) -> list[int]:
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #e6b8854f
 def multiple(config) -> int:
-    "The tokens that fill every block and compressed entry that a config speaks of; 0 for none, or over 1024"
+    "The tokens that fill every block, group and compressed entry that a config speaks of; 0 for none, or over 1024"
     said = {*_said(config), *compression(config)}
+    if pool := pooled(config):  # which blocks are of no one group
+        said |= {pool, *blocks(config)}
     return n if said and (n := math.lcm(*said)) <= 1024 else 0
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #d2673347
@@ -282,6 +284,11 @@ class _Sampling:
     done: dict = field(default_factory=dict)  # case name -> sizes -> its run, folded
     fits: dict = field(default_factory=dict)  # case name -> Fit
     by_token: set = field(default_factory=set)  # phases in which its code loops over tokens
+    known: frozenset = frozenset()  # attributes of the config that are numbers
+
+    def lost(self) -> frozenset:
+        "Attributes of the config that the code turned into numbers"
+        return self.trace.symbols.lost() - self.known
 
     def run(self, case: Case, sizes: dict, ahead: bool = False):
         "One run of a case with numbers, folded; ahead: with the logits of all tokens too, where that case is wanted"
@@ -303,6 +310,8 @@ class _Sampling:
                 made.executed = sum(1 for _ in made.root.walk())
                 fold_run(made, self.trace.names, loops=True)
                 self.done.setdefault(name, {})[key] = made
+        if self.lost():
+            raise TraceError(f"its code turns {' and '.join(sorted(self.lost()))} into numbers")
         return done[key]
 
     def rows(self, case: Case, form: Form, count: int) -> list[dict]:
@@ -400,19 +409,25 @@ def _sampled(runs: _Sampling, case: Case) -> SimpleNamespace:
             why = f"holds where {' and '.join(limits)}"
         except ValueError as e:
             last, why = last or e, str(e)
+            if runs.lost():  # with these as numbers it does otherwise
+                break
         trace.refused.setdefault(case.name, []).append((form, why))
-    if bounded:  # none holds for all tokens: one in blocks, or else one up to some tokens
+    if bounded and not runs.lost():  # none holds for all tokens: one in blocks, or else one up to some tokens
         form, basis, _ = min(bounded, key=lambda row: (not row[0].block, len(row[2])))
         return runs.case(case, form, len(basis) + 5, basis)
     raise TraceError(f"{trace.config.model_type}: {last}")
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #e94f12b6
-def _all_sampled(runs: _Sampling, cases, progress, known=frozenset()) -> None:
-    "Put every case in the trace, and the first block of those in blocks, until code needs more numbers than `known`"
+def _all_sampled(runs: _Sampling, cases, progress) -> None:
+    "Put every case in the trace, and the first block of those in blocks, until code needs more numbers than known"
     trace = runs.trace
     for case in cases:
-        trace.recorders[case.name] = _sampled(runs, case)
-        if trace.symbols.lost() - known:
+        try:
+            trace.recorders[case.name] = _sampled(runs, case)
+        except TraceError:
+            if not runs.lost():
+                raise
+        if runs.lost():
             return
         runs.done.pop(case.name)
         if trace.forms[case.name].block and not case.region:
@@ -440,7 +455,7 @@ def sample_model(config, cases=None, progress=None, every_layer: bool = False) -
         symbols = Symbols(config, numbers := frozenset(integers(config)))
         trace = replace(begun(config, symbols, seen, runnable, counted=not every_layer), method="sampled")
         wanted = {c.name for case in cases for c in (case, replace(case, region=case.region or "_short"))}
-        _all_sampled(_Sampling(trace, runnable, wanted), cases, progress, numbers)
+        _all_sampled(_Sampling(trace, runnable, wanted, known=numbers), cases, progress)
         runnable.rebuild()
     return trace
 

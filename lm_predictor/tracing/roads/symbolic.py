@@ -37,7 +37,7 @@ from ..recording.symbols import SymbolicShapes, Symbols
 
 # %% auto #0
 __all__ = ['MOST_GUARDS', 'ALL_SYMBOLIC', 'NEAR', 'FORCED', 'MISLED', 'WIDTH', 'WORKLOAD_ONLY', 'UNFOLDED', 'Form', 'ModelTrace',
-           'compression', 'windows', 'cases_of', 'given_by', 'copied', 'with_all_logits', 'begun', 'Rung',
+           'compression', 'pooled', 'windows', 'cases_of', 'given_by', 'copied', 'with_all_logits', 'begun', 'Rung',
            'symbolic_rung', 'unfolded_rung', 'near_rung', 'Attempt', 'place_of', 'forced_at', 'attempted', 'descend',
            'below_on_symbols', 'trace_model']
 
@@ -117,6 +117,11 @@ def compression(config) -> list[int]:
     return sorted(rates.values()) if isinstance(rates, dict) else []
 
 
+def pooled(config) -> int:
+    "The tokens of a group of keys, of which the best groups are picked; 0 where they are picked one by one"
+    return getattr(text_config(config), "index_kpool", 0)
+
+
 def windows(config) -> list[int]:
     "The windows that the cache of a config keeps, in tokens, or picks from compressed entries; empty when it keeps all"
     from transformers.cache_utils import DynamicCache
@@ -135,6 +140,7 @@ def windows(config) -> list[int]:
     sparse = any("sparse" in str(kind) for kind in getattr(config, "layer_types", None) or ())
     if sparse and hasattr(config, "index_topk_blocks"):  # blocks of keys are picked
         picked |= {config.index_topk_blocks * config.index_block_size + 1}
+    picked |= {text_config(config).index_topk + 1} if pooled(config) else set()
     return sorted({n for n in kept if n > max(rates, default=0)} | picked)
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #c04c2114

@@ -107,7 +107,9 @@ class _SymbolicInt(type):
 @contextlib.contextmanager
 def symbolic_integers(*classes: type):
     "Within it, int() in the source files of classes of transformers, and in its rotary helpers, keeps symbols"
-    files = {f for f in (cls.__module__ for cls in classes) if f.startswith("transformers.models.")}
+    named = (cls.__module__ for cls in classes)
+    packages = {f.rpartition(".")[0] for f in named if f.startswith("transformers.models.")}
+    files = {f for f in sys.modules if f.rpartition(".")[0] in packages and ".modeling_" in f}  # there may be several
     files |= {"transformers.modeling_rope_utils"}
     with patched(*((sys.modules[f], "int", _SymbolicInt("int", (), {})) for f in sorted(files))):
         yield
@@ -189,9 +191,10 @@ _OTHERS = ("vis", "image", "audio", "project", "connector", "resampler", "perce"
 def text_alone(model):
     """A model for images and text without the parts that are not for text, which its class runs without images.
 
-    Of one that holds a whole causal language model it is that.
+    Of one that holds a whole causal language model, or a decoder that makes logits itself, it is that.
     """
-    inner = [c for c in model.children() if type(c).__name__.endswith("ForCausalLM")]
+    logits = lambda part: hasattr(part, "get_output_embeddings") and part.get_output_embeddings() is not None
+    inner = [c for c in model.children() if type(c).__name__.endswith("ForCausalLM") or logits(c)]
     if len(inner) == 1:
         return inner[0]
     makers = [m for m in model.modules() if hasattr(type(m), "get_image_features")]
