@@ -248,6 +248,9 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
         value, computed = value_given(raw, name, about), _follower(raw, name, about, record.settings)
         if _instead(raw, name, about) or _idle(record, raw, name, about):
             continue
+        if about.get("stated") and name not in raw:  # beside what else it was traced with, its class has another usual
+            yield f"{name} is not given, traced {_with(about['value'])}"
+            continue
         sizes = [s for given, s in about.get("given", ()) if given == value]  # None: at all sizes
         sizes = [] if _states_default(raw, name, about) else sizes
         same = _alike(value, about)

@@ -26,8 +26,9 @@ from ...records.model import ModelRecord, record_from_json, record_to_json
 from ...records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'resized', 'untraceable', 'fit_own_config', 'with_lists',
-           'NoFunctions', 'with_functions', 'weighed', 'weights_check', 'with_shared_weights', 'traced', 'verification']
+__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'note_stated', 'resized', 'untraceable', 'fit_own_config',
+           'with_lists', 'NoFunctions', 'with_functions', 'weighed', 'weights_check', 'with_shared_weights', 'traced',
+           'verification']
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #72a80861
 def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
@@ -198,6 +199,13 @@ def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:
             record = replace(record, settings=record.settings | {key: {"value": None, "default": None}})
     return record
 
+# %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5767
+def note_stated(record: ModelRecord, config: dict) -> ModelRecord:
+    "A copy of a record that asks for the entries of its config without which their class makes another model of it"
+    names = sorted(record.settings.keys() & flat(config).keys())
+    asked = {n: record.settings[n] | {"stated": True} for n in names if _misread(record, _leaving_out(config, n))}
+    return replace(record, settings=record.settings | asked)
+
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #2acc2660
 def resized(record: ModelRecord, config: dict) -> tuple[dict, ...]:
     """Configs that differ from one in a size, which is twice as large, as their class completes them.
@@ -257,7 +265,7 @@ def fit_own_config(
         record = replace(record, id=f"{model_type}{digest}", model_type=model_type)
     record = note_taken(note_computed(note_parts(record, config, whole), config), config)
     record = note_given(record, config, whole, resized=resized(record, config))
-    record = note_unkept(record, config)
+    record = note_stated(note_unkept(record, config), config)
     misfit = fits(record, whole) or fits(record, config)
     if not misfit and symbol_values(record, config) != symbol_values(record, whole):
         misfit = "its class reads other sizes from it than it states"
