@@ -221,12 +221,12 @@ def language_of(kind: str) -> str:
 
 
 def answered(kind: str) -> str:
-    "Why no record that ships answers the language part of a type; empty where one does"
+    "Why no record that ships answers a prompt of 128 tokens to the language part of a type; empty where one does"
     with tempfile.TemporaryDirectory() as directory, quiet():
         path = Path(directory) / "config.json"
         path.write_text(json.dumps(config_of(kind), default=str), encoding="utf-8")
         try:
-            analyze(str(path), trace=False).at(batch_size=1, seq_len=64)
+            analyze(str(path), trace=False).at(batch_size=1, seq_len=128)
         except ModelError as e:
             return " ".join(str(e).split())[:160]
     return ""
