@@ -98,9 +98,10 @@ def _as_part(kind: str, given: dict, language: dict) -> dict:
     whole = {tie: given[tie]} if given.get(tie) is not None else {}
     part = {k: v for k, v in language.items() if k != tie or tie in inside}
     entry, of, size = _SEEN.get(kind, ("", "", ""))
-    if width := given.get(of, {}).get(size):  # whatever the part says of it
-        part |= {entry: width}
-        whole |= {of: given[of]}
+    seen = given.get(of)
+    if isinstance(seen, dict) and seen.get(size):  # whatever the part says of it
+        part |= {entry: seen[size]}
+        whole |= {of: seen}
     return {"model_type": kind, **whole, "text_config": part}
 
 
