@@ -63,6 +63,11 @@ class Case:
         )
 
     @property
+    def many(self) -> str:
+        "The size that gives more tokens at once: sequences in a decode, else new tokens"
+        return "batch_size" if self.phase == "decode" else "seq_len"
+
+    @property
     def beyond(self) -> bool:
         "Whether its tokens fill a window that the cache keeps"
         return self.region in ("_over", "_past")

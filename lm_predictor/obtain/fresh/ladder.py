@@ -168,8 +168,7 @@ def add_deal(
 ) -> ModelRecord:
     "A copy of a record that says how many tokens give every expert its share"
     for case, share in dealt.items():
-        tokens = "batch_size" if Case.parse(case).phase == "decode" else "seq_len"
-        record = with_assumption(record, case, f"{tokens} >= {share}")
+        record = with_assumption(record, case, f"{Case.parse(case).many} >= {share}")
     exact = f"exact at multiples of {max(dealt.values(), default=0)} tokens, else the mean of it"
     return with_notes(record, f"tokens are dealt out to the experts in turn; {exact}" if dealt else "")
 
@@ -178,12 +177,6 @@ def _at_least(record: ModelRecord, case: str, sizes: dict, least: dict) -> dict:
     "The sizes of a case that are below those it was traced at, raised to them where its conditions allow that"
     raised = {n: least[n] for n in least.keys() & sizes.keys() - Case.parse(case).fixed.keys() if sizes[n] < least[n]}
     return raised if hold(record.conditions_of(case), sizes | raised) else {}
-
-
-def _evenly(case: str, sizes: dict, dealt: dict) -> dict:
-    "The tokens of a case that give every expert its share, at least those of `sizes`; nothing where none are dealt out"
-    share, tokens = dealt.get(case, 1), "batch_size" if Case.parse(case).phase == "decode" else "seq_len"
-    return {tokens: -(-sizes[tokens] // share) * share} if share > 1 else {}
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #eb2b5a01
 def _record_of(trace, model_type: str) -> ModelRecord:
@@ -205,22 +198,21 @@ def in_one_block(record: ModelRecord) -> str:
     return next((str(c) for c in tokens if c.left.op != "%"), "")
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #ba67d442
-def against_numbers(record: ModelRecord, config, values: dict, trace=None) -> str:
+def against_numbers(record: ModelRecord, config, values: dict, least: dict | None = None) -> str:
     """What a run with numbers has that a record has not, or the other way round; empty when they are equal.
 
     config: of transformers; values: its numbers by symbol. Others are drawn, these are for code that refuses those.
-    trace: of the record, if its cases hold from the sizes on that it was traced at (see add_limits), or for tokens
-    that give every expert its share alone.
+    least: case name -> the smallest sizes that it was traced at; from which on it holds is found later, see add_limits.
     """
-    least, dealt = (trace.least, trace.dealt) if trace else ({}, {})
+    from lm_predictor.verification.runs.reference_run import evenly
     rng = random.Random(0)
     twin = _drawn_twin(record, config, values, rng)
     for case in (c for c in record.cases if not Case.parse(c).all_logits):  # the layers of the two do the same
         sizes = workload_sizes(record, case, twin.values, rng, (2, 9)) if twin else None
         if sizes is None:
             return f"{case}: no run was found"
-        sizes |= _at_least(record, case, twin.values | sizes, least.get(case, {}))
-        sizes |= _evenly(case, sizes, dealt)
+        sizes |= _at_least(record, case, twin.values | sizes, (least or {}).get(case, {}))
+        sizes = evenly(case, sizes, twin.runnable.share)
         ours, run = record.graph(case).at(twin.values | BYTES | sizes), twin.run(case, sizes)[1].graph
         if executed(ours, str) != executed(run, str) or ours.kv_cache_bytes != run.kv_cache_bytes:
             return f"{case}: {difference(ours, run)}"
@@ -267,7 +259,7 @@ def judged(attempt, config):
         return replace(attempt, error=TraceError(f"{config.model_type}: its formulas hold in one block alone: {short}"))
     # layouts decide whether a tensor is copied, and symbols do not know them as numbers do
     held = attempt.rung.name == ON_SYMBOLS or attempt.rung.name == RUNS.name and record.layers
-    if held and (found := against_numbers(record, config, values, attempt.trace)):
+    if held and (found := against_numbers(record, config, values, attempt.trace.least)):
         return replace(attempt, error=TraceError(f"{config.model_type}: a run with numbers does not agree: {found}"))
     return replace(attempt, record=record, outcome=against_counter(record, config, values))
 

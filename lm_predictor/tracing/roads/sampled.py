@@ -255,15 +255,10 @@ def _by_token(case: Case, rows: list, executed) -> bool:
     return executed(many) > 3 * executed(few)
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #d6274dc9
-def _shared(case: Case) -> str:
-    "The size that is made larger to give every expert its share"
-    return "batch_size" if case.phase == "decode" else "seq_len"
-
-
 def _dealt_out(case: Case, row: dict, i: int, share: int) -> dict:
     "The sizes of run `i` with tokens that give every expert its share; where that takes many, no larger than need be"
     if share < 64:
-        return row | {_shared(case): row[_shared(case)] * share}
+        return row | {case.many: row[case.many] * share}
     few = (
         {"batch_size": (2 + i % 3) * share, "cache_len": min(row["cache_len"], 20)}
         if case.phase == "decode"
@@ -408,11 +403,11 @@ def _sampled(runs: _Sampling, case: Case) -> SimpleNamespace:
             bounded.append((form, basis, limits))
             why = f"holds where {' and '.join(limits)}"
         except ValueError as e:
-            last, why = last or e, str(e)
             if runs.lost():  # with these as numbers it does otherwise
-                break
+                raise
+            last, why = last or e, str(e)
         trace.refused.setdefault(case.name, []).append((form, why))
-    if bounded and not runs.lost():  # none holds for all tokens: one in blocks, or else one up to some tokens
+    if bounded:  # none holds for all tokens: one in blocks, or else one up to some tokens
         form, basis, _ = min(bounded, key=lambda row: (not row[0].block, len(row[2])))
         return runs.case(case, form, len(basis) + 5, basis)
     raise TraceError(f"{trace.config.model_type}: {last}")
@@ -424,11 +419,10 @@ def _all_sampled(runs: _Sampling, cases, progress) -> None:
     for case in cases:
         try:
             trace.recorders[case.name] = _sampled(runs, case)
-        except TraceError:
-            if not runs.lost():
-                raise
-        if runs.lost():
-            return
+        except ValueError:
+            if runs.lost():
+                return
+            raise
         runs.done.pop(case.name)
         if trace.forms[case.name].block and not case.region:
             short = replace(case, region="_short")

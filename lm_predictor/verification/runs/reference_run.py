@@ -374,7 +374,7 @@ def _other_workload(record, case, values, rng, scale, before) -> dict | None:
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #5d0e7b12
 def evenly(case: str, sizes: dict, share: int) -> dict:
     "Sizes of a case with tokens that give every expert its share (see `Runnable`), if the case leaves them open"
-    name = "batch_size" if Case.parse(case).phase == "decode" else "seq_len"
+    name = Case.parse(case).many
     return sizes if share < 2 or name in Case.parse(case).fixed else sizes | {name: -(-sizes[name] // share) * share}
 
 # %% ../../../nbs/verification/runs/01_reference_run.ipynb #815f5bed
