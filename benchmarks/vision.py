@@ -186,8 +186,8 @@ def config_of(kind: str) -> dict:
         text = full.get_text_config()
     except Exception:  # a class without a usual config
         return config
-    if text is full:
-        return config
+    if text is full or not any(getattr(full, name, None) is text for name in (ELSEWHERE.get(kind, ""), *TEXT)):
+        return config  # T5Gemma 2 takes its decoder's for it
     tied = {"tie_word_embeddings": bool(getattr(full, "tie_word_embeddings", False))}  # what the whole says counts
     return config | {"text_config": text.to_dict() | config.get("text_config", {}) | tied}
 

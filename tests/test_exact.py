@@ -30,7 +30,7 @@ from lm_predictor.verification.compare import difference
 from lm_predictor.verification.runs.counter import against_counter
 from lm_predictor.verification.verify import class_checks, model_checks
 from lm_predictor.obtain.fresh.ladder import record_values  # noqa: E402
-from lm_predictor.obtain.fresh.record import note_unkept, weighed, weights_check  # noqa: E402
+from lm_predictor.obtain.fresh.record import note_unkept, note_words, weighed, weights_check  # noqa: E402
 from lm_predictor.models.sources.loading import full_config  # noqa: E402
 from shipped import DB, EVERY_ID, subject_of, subjects_of  # noqa: E402
 
@@ -89,7 +89,7 @@ def test_weights_are_those_that_transformers_builds(record_id):
 def test_entries_that_a_class_does_not_keep_are_read(record_id):
     "LFM2's `tie_embedding`, MiniMax-M3's `moe_layer_freq`: no record takes a config for its own that states another model"
     subject, (_, config) = with_a_config(record_id)
-    assert note_unkept(subject.record, config) is subject.record
+    assert note_unkept(subject.record, config) is note_words(subject.record, config) is subject.record
 
 
 @pytest.fixture(scope="module", params=SUBJECTS, ids=lambda s: s.record.id)

@@ -17,8 +17,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 vision = importlib.import_module("vision")
 
 REFUSED = {  # type -> why no record of its language part ships
-    "idefics": "runs on images alone", "pp_formulanet": "runs on images alone", "udop": "runs on the places of words",
-    "t5gemma2": "an encoder and a decoder",
     "diffusion_gemma": "draws the tokens that it denoises", "qwen4_exp": "looks for tokens by their data"}
 
 
@@ -45,6 +43,10 @@ TEXT = {"hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2,
 EXPERTS = {**TEXT, "head_dim": 128, "moe_intermediate_size": 256, "num_experts_per_tok": 4}
 HALF = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12], "partial_rotary_factor": 0.5}
 WHOLE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+BART = {**{f"{stack}_{size}": n for stack in ("encoder", "decoder")
+           for size, n in {"layers": 3, "attention_heads": 4, "ffn_dim": 512}.items()}, "d_model": 256, "vocab_size": 1000}
+STACK = {"hidden_size": 640, "intermediate_size": 2048, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "head_dim": 128, "vocab_size": 3000, "sliding_window": 16}
 CONFIGS = {
     "mllama": {**TEXT, "num_hidden_layers": 7, "cross_attention_layers": [1, 4], "vocab_size": 128256},
     "glm4v": {**TEXT, "num_hidden_layers": 5, "rope_parameters": HALF},
@@ -57,13 +59,22 @@ CONFIGS = {
                         "mlp_layer_types": ["dense", "dense", "sparse", "sparse"]},
     "blip": {**TEXT, "num_hidden_layers": 3},
     "pix2struct": {"hidden_size": 512, "num_heads": 8, "num_layers": 3, "d_ff": 768, "vocab_size": 3000},
+    "florence2": BART,
+    "pp_formulanet": {"d_model": 256, "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 512},
+}
+AT_THE_TOP = {  # whose entries lie at the top, or in two stacks
+    "udop": {"d_model": 256, "num_heads": 4, "d_ff": 512, "vocab_size": 1000},
+    "t5gemma2": {"encoder": {"text_config": STACK, "vision_config": {}}, "decoder": STACK},
+    "idefics": {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 512,
+                "vocab_size": 1000, "vision_config": {"embed_dim": 768, "image_size": 448, "num_hidden_layers": 5}},
 }
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("kind", [*CONFIGS, *AT_THE_TOP])
 def test_another_size_has_the_figures_of_its_class(kind):
     "Parameters as transformers builds them, FLOPs as torch counts them, over a prompt and over cached tokens"
-    config = {"model_type": kind, "text_config": CONFIGS[kind], "vision_config": {}}
+    parts = {"text_config": CONFIGS[kind], "vision_config": {}} if kind in CONFIGS else AT_THE_TOP[kind]
+    config = {"model_type": kind, **parts}
     cost, full = analyze(config, trace=False), full_config(language_part(config)[0])
     assert cost.parameters == built_parameters(full)
     workloads = [(2, 9, 0), (3, 1, 17)]  # sequences, new and cached tokens
@@ -121,3 +132,51 @@ def test_a_strange_tie_is_refused_in_either_place(given):
     "Where the class of the whole decides, a part that says nonsense of it is a user's mistake all the same"
     with pytest.raises(ModelError, match="tie_word_embeddings must be true or false, got 'yes'"):
         analyze({"model_type": "qwen2_5_omni_thinker", **given}, trace=False)
+
+
+def test_an_encoder_reads_and_the_decoder_writes():
+    "What transformers itself counts for the prompt, and for the token that is written next; no code of ours in between"
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import Florence2Config, Florence2ForConditionalGeneration
+    from transformers.modeling_outputs import BaseModelOutput
+    config = {"model_type": "florence2", "text_config": {"model_type": "bart", **BART}}
+    eyes = {"embed_dim": [8] * 4, "depths": [1] * 4, "num_heads": [1] * 4, "num_groups": [1] * 4, "projection_dim": 256}
+    whole = Florence2Config(text_config=config["text_config"], vision_config=eyes)
+    model = Florence2ForConditionalGeneration._from_config(whole, attn_implementation="eager").eval()
+    cost, ids = analyze(config, trace=False), lambda n: torch.zeros((2, n), dtype=torch.long)
+    counted, more = [], {"input_ids": ids(9)}
+    for _ in range(2):
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            out = model(decoder_input_ids=ids(1), use_cache=True, **more)
+        counted.append(counter.get_total_flops())
+        read = out.encoder_last_hidden_state
+        more = {"encoder_outputs": BaseModelOutput(read), "past_key_values": out.past_key_values}
+    ran = [cost.at(batch_size=2, seq_len=new, cache_len=read, execution="eager") for new, read in ((9, 0), (1, 9))]
+    assert [run.totals.matmul_flops for run in ran] == counted
+
+
+def test_an_image_that_layers_look_at_has_as_many_tokens_as_its_class_makes_of_it():
+    "The entry of the part for language is what the part for images makes, at several sizes"
+    import torch
+    from lm_predictor.tracing.runtime.building import build
+    for config in (
+        {"model_type": "pp_formulanet", "text_config": {"decoder_layers": 1}, "vision_config": {"image_size": 200}},
+        {"model_type": "pp_formulanet", "text_config": {"decoder_layers": 1}, "vision_config": {"image_size": 768}},
+        {"model_type": "idefics", "num_hidden_layers": 1, "vision_config": {"image_size": 336, "patch_size": 16}},
+        {"model_type": "idefics", "num_hidden_layers": 1, "use_resampler": True,
+         "perceiver_config": {"use_resampler": True, "resampler_n_latents": 32}},
+    ):
+        with torch.device("meta"):
+            made = build(full_config(config)).image_tokens
+        part = language_part(config)[0]
+        assert part.get("image_tokens", part.get("text_config", {}).get("image_tokens")) == made
+
+
+def test_stacks_that_differ_are_refused():
+    wide = {"model_type": "florence2", "text_config": {**BART, "encoder_ffn_dim": 1024}}
+    with pytest.raises(ModelError, match="ffn_dim is 1024 in its encoder and 512 in its decoder; the formulas of flor"):
+        analyze(wide, trace=False)
+    alone = {"model_type": "t5gemma2", "encoder": {}, "decoder": STACK}
+    with pytest.raises(ModelError, match="head_dim is null in its encoder and 128 in its decoder"):
+        analyze(alone, trace=False)

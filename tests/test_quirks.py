@@ -41,6 +41,10 @@ WITHOUT = {  # (type, need) -> how to run it, and what the code says without the
     ("prophetnet", Need.NO_CACHE): (lambda: forward("prophetnet", 3, 4), AssertionError, "of length 1"),
     ("reformer", Need.NO_CACHE): (lambda: forward("reformer", 3, 4), RuntimeError, "broadcast"),
     ("blt", Need.NO_CACHE): (lambda: forward("blt", 3, 4), AttributeError, "num_hidden_layers"),
+    ("idefics", Need.IMAGE): (lambda: forward("idefics", 3, 0), ValueError, "perceiver_embeddings has to be not-None"),
+    ("pp_formulanet", Need.IMAGE): (
+        lambda: forward("pp_formulanet", 3, 0), ValueError, "exactly one of encoder_outputs or pixel_values"),
+    ("udop", Need.PLACES): (lambda: forward("udop", 3, 0), ValueError, "Bbox is required"),
     ("cpmant", Need.ALL_TOKENS): (lambda: forward("cpmant", 3, 4), RuntimeError, "broadcast"),
 }
 

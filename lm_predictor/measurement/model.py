@@ -26,7 +26,8 @@ from ..obtain.analyze import analyze
 from ..timing.kernels.calibrated import PYTORCH, calibration
 from ..timing.prediction import Run
 from ..tracing.runtime.building import build
-from ..tracing.runtime.forward import call, empty_cache, token_ids
+from ..tracing.runtime.forward import call, empty_cache
+from ..tracing.runtime.given import token_ids
 from ..tracing.recording.recorder import Recorder, recording
 
 # %% auto #0

@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import difflib
+import json
 
 from .sources.loading import load_config
+from .config.attributes import READERS
+from .config.settings import bookkeeping
 from .config.validation import ModelError
 from .weights.quantization import in_one_spelling
 from ..records.storage.database import read_json, shipped_directory
 
 # %% auto #0
-__all__ = ['TEXT', 'ELSEWHERE', 'architectures', 'language_of', 'language_part', 'unknown_type', 'language_config']
+__all__ = ['TEXT', 'ELSEWHERE', 'architectures', 'image_tokens', 'language_of', 'language_part', 'unknown_type',
+           'language_config']
 
 # %% ../../nbs/models/02_parts.ipynb #aca5c917
 def architectures() -> dict:
@@ -87,6 +91,35 @@ def _inside(kind: str, config: dict, usual: str) -> tuple[dict, str]:
         return {k: v for k, v in config.items() if k not in left} | {"model_type": usual}, f"{alone} own entries"
     return config, ""
 
+# %% ../../nbs/models/02_parts.ipynb #6a1e00a1
+def _patches(seen: dict, image: int, patch: int) -> int:
+    "The patches along the side of an image; image, patch: its size and theirs by default; raises ModelError"
+    sizes = [seen.get("image_size", image), seen.get("patch_size", patch)]
+    if any(type(n) is not int or n < 1 for n in sizes):
+        raise ModelError("config: image_size and patch_size of its vision_config must be positive integers here")
+    return sizes[0] // sizes[1]
+
+
+def image_tokens(config: dict) -> dict:
+    "The entry with the tokens of an image that the layers of a whole look at; empty for a type whose layers do not"
+    part = lambda name: own if isinstance(own := config.get(name), dict) else {}
+    seen, kind = part("vision_config"), config["model_type"]
+    if kind not in ("idefics", "pp_formulanet") or "image_tokens" in {*config, *part(_place(config))}:
+        return {}
+    if kind == "pp_formulanet":  # two convolutions, at every second place each
+        return {"image_tokens": ((_patches(seen, 512, 16) + 3) // 4)**2}
+    resampled = part("perceiver_config").get("resampler_n_latents", 64)
+    return {"image_tokens": resampled if config.get("use_resampler") else _patches(seen, 224, 14)**2 + 1}
+
+# %% ../../nbs/models/02_parts.ipynb #6a1e00a4
+def _looking(config: dict) -> dict:
+    "The config of a whole with its entries at the top whose layers look at an image, without what makes its tokens"
+    seen = config.get("vision_config") or {}
+    width = {name: seen[name] for name in ("embed_dim", "hidden_size") if name in seen}
+    left = {k: v for k, v in config.items() if k not in ("vision_config", "perceiver_config")}
+    return left | ({"vision_config": width} if width else {}) | image_tokens(config)
+
+
 # %% ../../nbs/models/02_parts.ipynb #9a96a49b
 # a whole whose class says how wide what its decoder sees is: type -> entry of the decoder, part and entry that say it
 _SEEN = {"blip": ("encoder_hidden_size", "vision_config", "hidden_size")}
@@ -102,7 +135,7 @@ def _as_part(kind: str, given: dict, language: dict) -> dict:
     if isinstance(seen, dict) and seen.get(size):  # whatever the part says of it
         part |= {entry: seen[size]}
         whole |= {of: seen}
-    return {"model_type": kind, **whole, "text_config": part}
+    return {"model_type": kind, **whole, "text_config": part | image_tokens(given)}
 
 
 def _two_ties(given: dict) -> str:
@@ -121,6 +154,47 @@ def _two_ties(given: dict) -> str:
     counts = "either of which ties them" if rule["part"] is not None else "which counts here"
     return f"{tie} is {part} in its {own}, and {whole} beside that, {counts}"
 
+# %% ../../nbs/models/02_parts.ipynb #6a1e0041
+_STACKS = ("t5gemma2",)  # wholes that give the sizes of their two stacks apart
+_OF_A_STACK = ("model_type", "is_decoder", "add_cross_attention", "torch_dtype", "dtype")
+_SET_BY_WHOLE = {"dropout_rate": 0.0, "eoi_token_index": 256_000}  # in both of its stacks; they cost nothing
+
+
+def _unlike(kind: str, key: str, read, own) -> ModelError:
+    return ModelError(
+        f"config: {key} is {json.dumps(read)} in its encoder and {json.dumps(own)} in its decoder; the formulas of "
+        f"{kind} are those of two stacks that are alike"
+    )
+
+
+_OF_ENCODER = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads"}  # BART's other names of it
+
+
+def _alike(kind: str, language: dict) -> dict:
+    "The config of a part for language, whose encoder, if it is run, is as large as its decoder; raises ModelError"
+    if kind not in READERS:
+        return language
+    for key in ("layers", "attention_heads", "ffn_dim"):
+        names, own = (f"encoder_{key}", _OF_ENCODER.get(key)), language.get(f"decoder_{key}")
+        read = [language[n] for n in names if n in language] or [None]
+        if any(size != own for size in read):
+            raise _unlike(kind, key, next(size for size in read if size != own), own)
+    return {k: v for k, v in language.items() if k not in _OF_ENCODER.values()}
+
+
+# %% ../../nbs/models/02_parts.ipynb #6a1e00b0
+def _two_stacks(config: dict) -> dict:
+    "The config of a whole that gives two stacks apart, with what both say of themselves; raises ModelError"
+    kind, encoder = config["model_type"], config.get("encoder")
+    given = config.get("decoder"), encoder.get("text_config") if isinstance(encoder, dict) else None
+    own, read = ({k: v for k, v in (part or {}).items() if k not in _OF_A_STACK} for part in given)
+    for key in sorted({*own, *read}):
+        if not bookkeeping(key) and own.get(key) != read.get(key):
+            raise _unlike(kind, key, read.get(key), own.get(key))
+    tie = {_TIE: config[_TIE]} if config.get(_TIE) is not None else {}
+    own = _SET_BY_WHOLE | own
+    return {"model_type": kind, **tie, "encoder": {"text_config": own}, "decoder": own}
+
 # %% ../../nbs/models/02_parts.ipynb #e0571bb6
 def language_of(config: dict) -> tuple[dict, str, str]:
     "As `language_part`, with what is said in two: of the parts left out, and of the type that it is answered as"
@@ -128,6 +202,8 @@ def language_of(config: dict) -> tuple[dict, str, str]:
     config = given = in_one_spelling(config)
     if config.get("custom_code"):  # code of its own takes its config as it is
         return config, "", ""
+    if kind in _STACKS:
+        return _two_stacks(config), f"the language model of {kind} alone: its prompts are text", ""
     config, alone = _inside(kind, config, table["parts"].get(kind, ""))
     while alone and (deeper := config["model_type"]) != kind and _place(config):  # a whole inside a whole
         kind, given = (deeper, config) if deeper in table["images"] else (kind, given)  # one that sees images itself
@@ -137,10 +213,14 @@ def language_of(config: dict) -> tuple[dict, str, str]:
     if row:
         named = f"{config['model_type']} is answered as {row['is']}: {row['says']}"
         config = {**config, "model_type": row["is"]}
-    if alone and kind in table["images"] and config["model_type"] not in table["causal"]:
-        config = _as_part(kind, given, config)  # its class runs on text alone; no other has its layers
+    causal, sees = config["model_type"] in table["causal"], kind in table["images"]
+    if alone and sees and (kind in READERS or not causal):
+        config = _as_part(kind, given, _alike(kind, config))  # its class runs on text alone; no other has its layers
     elif alone:
         alone = "; ".join(filter(None, [alone, _two_ties(given)]))
+    elif sees and not causal:
+        config = _looking(config) if image_tokens(config) else config
+        alone = f"the language model of {kind} alone: its prompts are text"
     return config, alone, named
 
 

@@ -22,7 +22,8 @@ from ..models.sources.hub import quiet
 from ..records.graph import Graph
 from ..tracing.lowering.graphs import Writer, graph_of
 from ..tracing.runtime.functions import of_source, replaced, sources_of
-from ..tracing.runtime.forward import _as_cache, cache_name, cached_tensors
+from ..tracing.runtime.forward import _as_cache, cached_tensors
+from ..tracing.runtime.given import cache_name
 from ..tracing.recording.recorder import FUNCTIONS, Recorder, recording
 
 # %% auto #0

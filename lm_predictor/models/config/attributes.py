@@ -13,8 +13,9 @@ from ...formula.language import parse_condition
 
 # %% auto #0
 __all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'FOURS', 'PAIRS', 'STATES',
-           'NESTED', 'canonical', 'Relation', 'states_of', 'relate', 'part_of', 'text_config', 'flat', 'stating',
-           'window_of', 'integers', 'shares', 'dealt', 'shaping', 'paired', 'said_again', 'set_attribute']
+           'NESTED', 'READERS', 'canonical', 'Relation', 'states_of', 'relate', 'part_of', 'text_config', 'flat',
+           'encoder_of', 'stating', 'window_of', 'integers', 'shares', 'dealt', 'shaping', 'paired', 'said_again',
+           'set_attribute']
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
@@ -44,6 +45,7 @@ MEANING = {
     "num_experts_per_tok": "experts that one token is routed to", "moe_intermediate_size": "inner width of one expert",
     "word_embed_proj_dim": "width of the token embedding where it is projected to hidden_size",
     "sliding_window": "tokens that a token attends to at most",
+    "image_tokens": "tokens of the image that each sequence looks at, where no sequence is without one",
     "use": "which of the ways in which a model uses the class, numbered in the order of their first calls", **WORKLOAD
 }
 
@@ -61,7 +63,7 @@ SYMBOLIC = (  # config attributes that become symbols where they are integers ab
     "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim",
     "attention_hidden_size", "lru_width", "ffn_hidden_size", "index_topk", "window_size",
     "intermediate_size_mlp", "attention_chunk_size", "decoder_vocab_size", "d_ff",
-    "encoder_hidden_size")
+    "encoder_hidden_size", "image_tokens")
 
 
 def canonical(attribute: str) -> str:
@@ -83,7 +85,7 @@ HINTS = {
     "linear_value_head_dim": 58, "linear_head_dim": 46, "attention_hidden_size": 232, "lru_width": 264, "lru_block": 28,
     "moe_latent_size": 376, "index_topk": 1031, "window_size": 37, "intermediate_size_mlp": 424,
     "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 24, "mamba_head_dim": 22,
-    "d_ff": 408, "encoder_hidden_size": 456
+    "d_ff": 408, "encoder_hidden_size": 456, "image_tokens": 61
 }
 
 
@@ -305,10 +307,18 @@ def flat(config: dict) -> dict:
     return {**config, **config[part], "model_type": config.get("model_type")} if part else config
 
 
+def encoder_of(config):
+    "The config of an encoder's text inside a config, or its dictionary, that gives it beside its decoder's; else None"
+    get = (lambda x, name: x.get(name)) if isinstance(config, dict) else (lambda x, name: getattr(x, name, None))
+    encoder = get(config, "encoder") if part_of(config) == "decoder" else None
+    return encoder and get(encoder, "text_config")
+
+
 def stating(config: dict, key: str, value) -> dict:
     "A copy of a config dictionary that states an entry of its language model, in the part for language if it has one"
-    part = part_of(config)
-    return config | ({part: {**config[part], key: value}} if part else {key: value})
+    part, other = part_of(config), encoder_of(config)
+    both = {"encoder": {**config["encoder"], "text_config": {**other, key: value}}} if other else {}
+    return config | both | ({part: {**config[part], key: value}} if part else {key: value})
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b1d0c3e7
 _WINDOWS = ("sliding_window", "attention_chunk_size")  # which of these is a symbol, the first that a config has
@@ -392,9 +402,18 @@ def paired(config) -> frozenset:
     return frozenset({PAIRS} if kv and heads > kv and heads % (2 * kv) == 0 else ())
 
 
+READERS = ("florence2",)  # wholes that run both stacks of their part for language, whose causal class runs one
+
+
 def said_again(config, name: str) -> str:
-    "The list of a transformers config that says the same number of each layer as an entry does; empty without one"
+    """The entry of a transformers config that says the same number as another one does; empty without one.
+
+    It is a list with that number for each layer, or the entry of an encoder for what this one says of the decoder.
+    """
     inner, each = text_config(config), f"{name}_per_layer"
+    if config.model_type in READERS and name.startswith("decoder_"):
+        other = name.replace("decoder_", "encoder_")
+        return other if getattr(inner, other, None) == getattr(inner, name, None) else ""
     rows = vars(inner).get(each)
     same = isinstance(rows, (list, tuple)) and rows and all(type(n) is int and n == getattr(inner, name) for n in rows)
     return each if same else ""
@@ -402,7 +421,9 @@ def said_again(config, name: str) -> str:
 
 def set_attribute(config, name: str, value) -> None:
     "Set an attribute of the language model's config by its standard name, past the validators of the config class"
-    rows, config = said_again(config, name), text_config(config)
-    object.__setattr__(config, getattr(config, "attribute_map", {}).get(name, name), value)
+    rows, own = said_again(config, name), text_config(config)
+    for stack in filter(None, (own, encoder_of(config))):
+        object.__setattr__(stack, getattr(stack, "attribute_map", {}).get(name, name), value)
     if rows:
-        object.__setattr__(config, rows, [value] * len(getattr(config, rows)))
+        each = getattr(own, rows)
+        object.__setattr__(own, rows, [value] * len(each) if isinstance(each, (list, tuple)) else value)

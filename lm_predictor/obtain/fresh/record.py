@@ -26,9 +26,9 @@ from ...records.model import ModelRecord, record_from_json, record_to_json
 from ...records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'note_stated', 'resized', 'untraceable', 'fit_own_config',
-           'with_lists', 'NoFunctions', 'with_functions', 'weighed', 'weights_check', 'with_shared_weights', 'traced',
-           'verification']
+__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'note_stated', 'note_words', 'resized', 'untraceable',
+           'fit_own_config', 'with_lists', 'NoFunctions', 'with_functions', 'weighed', 'weights_check',
+           'with_shared_weights', 'traced', 'verification']
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #72a80861
 def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
@@ -186,7 +186,9 @@ def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:
     "A copy of a record that knows entries which its class takes and does not keep, where a config has none of them"
     whole = flat(full_config(config).to_dict())
     count = whole.get("num_hidden_layers") or 1
-    for key in sorted(record.keys - flat(config).keys() - whole.keys() - record.settings.keys()):
+    again = {about.get("again") for about in record.symbols.values()}  # what says it again is not asked for
+    again |= {k for k, kept in record.aliases.items() if kept in again}
+    for key in sorted(record.keys - flat(config).keys() - whole.keys() - record.settings.keys() - again):
         tried = ((v, stating(config, key, v)) for v in (1, 2, 3, 7, True, False, [0] * count, [1] * count))
         wrong = [(v, flat(made)) for v, c in tried if (made := _misread(record, c))]
         became = lambda about: all(config_value(w, about["names"]) == v for v, w in wrong)
@@ -205,6 +207,25 @@ def note_stated(record: ModelRecord, config: dict) -> ModelRecord:
     names = sorted(record.settings.keys() & flat(config).keys())
     asked = {n: record.settings[n] | {"stated": True} for n in names if _misread(record, _leaving_out(config, n))}
     return replace(record, settings=record.settings | asked)
+
+# %% ../../../nbs/obtain/fresh/01_record.ipynb #6a1e00d1
+_WORDS = ("relu", "gelu", "silu", "gated-relu", "gated-gelu", "gated-silu")
+
+
+def note_words(record: ModelRecord, config: dict) -> ModelRecord:
+    "A copy of a record that asks for the words of its config of which their class makes entries that are asked for"
+    made = lambda given: flat(full_config(given).to_dict())
+    whole, words = made(config), {}
+    for key in sorted(record.keys - record.settings.keys()):
+        if type(word := whole.get(key)) is not str or bookkeeping(key):
+            continue
+        for other in _WORDS:
+            with contextlib.suppress(Exception):  # a config class refuses in many ways
+                changed = made(stating(config, key, other))
+                if any(changed.get(n) != whole[n] for n in record.settings if n in whole):
+                    words[key] = {"value": word, "default": made(_leaving_out(config, key)).get(key)}
+                    break
+    return replace(record, settings=record.settings | words) if words else record
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #2acc2660
 def resized(record: ModelRecord, config: dict) -> tuple[dict, ...]:
@@ -265,7 +286,7 @@ def fit_own_config(
         record = replace(record, id=f"{model_type}{digest}", model_type=model_type)
     record = note_taken(note_computed(note_parts(record, config, whole), config), config)
     record = note_given(record, config, whole, resized=resized(record, config))
-    record = note_stated(note_unkept(record, config), config)
+    record = note_stated(note_words(note_unkept(record, config), config), config)
     misfit = fits(record, whole) or fits(record, config)
     if not misfit and symbol_values(record, config) != symbol_values(record, whole):
         misfit = "its class reads other sizes from it than it states"

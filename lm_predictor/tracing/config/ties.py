@@ -59,6 +59,6 @@ def ties(record: ModelRecord, config) -> int:
 def with_ties(record: ModelRecord, config, tied: bool):
     "A copy of a config whose embeddings are tied or not"
     config = copy.deepcopy(config)
-    for part in _places(record, config):
+    for part in [*_places(record, config), text_config(config)]:  # Florence-2's class puts what it says into its part
         setattr(part, TIE, tied)
     return config

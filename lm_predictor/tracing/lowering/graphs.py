@@ -26,10 +26,10 @@ from ...records.model import ModelRecord
 from ...records.source import source_file
 from ..recording.loops import held
 from ..runtime.building import GROUPED, Absent, grouped_here
-from ..runtime.forward import TARGET, cache_name, drafts, shown_modules
+from ..runtime.forward import shown_modules
+from ..runtime.given import cache_name, decodes, of_given
 from ..runtime.layers import layer_count, layers_name
 from ..runtime.masks import kept_pairs, pairs_formula
-from ..runtime.quirks import Need, quirk
 from ..recording.recorder import Call, Op, Recorder, TraceError, distinct, shown_file, statement_at
 from ..config.counted import alike_up_to
 from ..config.reads import class_keys, copied_names, inner_names, settings_of, takes_list
@@ -147,12 +147,12 @@ def _place(path: str, names: dict) -> tuple:
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #90caa007
 def _tied(trace: ModelTrace):
     "The weights of the embedding where `tie_word_embeddings` makes them those of the head, too; else None"
-    head, embedding = trace.model.get_output_embeddings(), trace.model.get_input_embeddings()
     stated = says_tied(trace.config, trace.model)
-    can_be = getattr(trace.model, "_tied_weights_keys", None) and all(hasattr(m, "weight") for m in (head, embedding))
-    if stated is None or not can_be:
+    if stated is None or not getattr(trace.model, "_tied_weights_keys", None):
         return None
-    return None if stated and head.weight is not embedding.weight else embedding.weight
+    ends = trace.model.get_output_embeddings(), trace.model.get_input_embeddings()
+    head, embedding = (getattr(m, "weight", None) for m in ends)
+    return None if head is None or stated and head is not embedding else embedding
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #3580df8e
 def _keys_tied(model) -> dict:
@@ -304,6 +304,9 @@ def assumptions_of(trace: ModelTrace, case: str = "") -> tuple:
                 continue
             if _excludes(text, case) or not _always(text, trace, True):
                 texts.append(text)
+    later = case and decodes(trace.model) and Case.parse(case).phase != "prefill"
+    if later and not any(text.startswith("cache_len >") for text in texts):
+        texts.append("cache_len > 0")  # without a token that its encoder has read, its decoder has nothing to see
     return tuple(texts)
 
 
@@ -368,21 +371,25 @@ def experts_of(trace: ModelTrace, write: Writer) -> tuple:
     return ()
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #e1610c8c
-def _pairs(trace: ModelTrace) -> tuple[list, tuple]:
+def _pairs(trace: ModelTrace) -> tuple[tuple[list, list], tuple]:
     """The pairs that the mask of each attention leaves (None where not known), and a note where one is not known.
+
+    Without cached tokens, and with them.
 
     flash then materialises the scores of that attention.
     """
     if not any(op.kind == "softmax" for recorder in trace.recorders.values() for op, _ in recorder.root.walk()):
-        return [], ()
+        return ([], []), ()
     try:
         pairs = kept_pairs(trace.config, trace.apart)
     except Exception as e:  # some models do not run on the CPU
         why = f"{type(e).__name__}: {' '.join(str(e).split())[:120]}"
-        return [], (f"the masks are not known, so flash materialises attention scores as fused does ({why})",)
-    unknown, note = pairs.count(""), "attentions keep pairs in a way that is not known; flash materialises their scores"
-    formulas = [pairs_formula(name, trace.config, trace.symbols.relation.attributes) for name in pairs]
-    return formulas, (f"{unknown} of {len(pairs)} {note}",) * bool(unknown)
+        return ([], []), (f"the masks are not known, so flash materialises attention scores as fused does ({why})",)
+    unknown, of = max((names.count(""), len(names)) for names in pairs)
+    note = "attentions keep pairs in a way that is not known; flash materialises their scores"
+    own = trace.symbols.relation.attributes
+    alone, beside = ([pairs_formula(name, trace.config, own) for name in names] for names in pairs)
+    return (alone, beside), (f"{unknown} of {of} {note}",) * bool(unknown)
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #dc739d53
 def _never_run(trace: ModelTrace):
@@ -438,13 +445,8 @@ def _counted(layers: dict) -> set:
 def _notes_of(trace: ModelTrace) -> tuple:
     "What a reader of a trace's figures must know, but for its masks"
     notes = (*_never_run(trace), *map(GROUPED.format, grouped_here(trace.model)))
-    if drafts(trace.model):
-        return (*notes, TARGET)
-    if cache_name(trace.model):
-        return notes
-    why = quirk(trace.config.model_type, Need.NO_CACHE)
-    why = f"is run without its cache ({why})" if why else "keeps no cache"
-    return (f"this model {why}: every forward runs the tokens before the new ones again", *notes)
+    given = tuple(filter(None, [of_given(trace.model)]))
+    return (*notes, *given) if cache_name(trace.model) else (*given, *notes)
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #b1d0c3e2
 def _named(model_type: str, kind: list) -> str:
@@ -483,7 +485,7 @@ def model_record(trace: ModelTrace) -> ModelRecord:
         next(iter(recorders.values())).root.class_name,
         {p: importlib.metadata.version(p).split("+")[0] for p in ("torch", "transformers")}, symbols, chosen,
         assumptions, count, size_bytes, modules, uncounted, (*notes, *_notes_of(trace)),
-        {name: graph_of(r, write, pairs) for name, r in recorders.items()},
+        {name: graph_of(r, write, pairs[Case.parse(name).phase != "prefill"]) for name, r in recorders.items()},
         {name: own for name in recorders if (own := assumptions_of(trace, name))}, experts_of(trace, write),
         trace.method,
         aliases=_names_of(config) | copied, keys=class_keys(type(text_config(config))), layers=trace.layers

@@ -17,7 +17,8 @@ from ...formula.symbolic import from_sympy
 from ...models.config.attributes import integers
 from ..recording.loops import fold_run
 from ..runtime.building import build, constructor_arguments, defaults
-from ..runtime.forward import Runnable, cache_name
+from ..runtime.forward import Runnable
+from ..runtime.given import cache_name
 from ..recording.recorder import Call, Op, Storage, TraceError
 from ..recording.shapes import KnownShapes
 from ...records.cases import Case

@@ -17,7 +17,7 @@ import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ...models.config.attributes import FILLED, integers, text_config
+from ...models.config.attributes import FILLED, encoder_of, integers, text_config
 from ...models.config.kinds import count_symbol
 from ...records.cases import BEYOND, CASES
 from ...records.graph import Line
@@ -125,6 +125,8 @@ def pooled(config) -> int:
 def windows(config) -> list[int]:
     "The windows that the cache of a config keeps, in tokens, or picks from compressed entries; empty when it keeps all"
     from transformers.cache_utils import DynamicCache
+    if encoder_of(config):  # beside what its encoder has read, its decoder's cache holds the few tokens of its own
+        return []
     model_classes(config)  # which brings the layers of a cache that are of its own
     if getattr(text_config(config), "num_kv_shared_layers", 0) == layer_count(config) > 0:  # of another model's cache
         config = copy.copy(text_config(config))
@@ -133,9 +135,8 @@ def windows(config) -> list[int]:
         layers = DynamicCache(config=config).layers
     except Exception:  # a config that says nothing about a cache
         layers = []
-    kept, rates = {
-        int(layer.sliding_window) for layer in layers if getattr(layer, "sliding_window", None)
-    }, compression(config)
+    kept = {int(n) for layer in layers if (n := getattr(layer, "sliding_window", None))}
+    rates = compression(config)
     picked = {config.index_topk * rates[0] + 1} if rates and hasattr(config, "index_topk") else set()
     sparse = any("sparse" in str(kind) for kind in getattr(config, "layer_types", None) or ())
     if sparse and hasattr(config, "index_topk_blocks"):  # blocks of keys are picked

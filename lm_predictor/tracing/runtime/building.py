@@ -29,8 +29,8 @@ from ..recording.recorder import _CALL_CODE, SIZES
 # %% auto #0
 __all__ = ['GROUPED', 'constructor_arguments', 'default_dtype', 'defaults', 'symbolic_integers', 'symbolic_entries',
            'symbolic_construction', 'symbolic_roots', 'symbolic_bins', 'held_assertions', 'text_alone', 'Absent',
-           'without_packages', 'keys_of_another', 'grouped_experts', 'grouped_here', 'model_classes', 'build',
-           'symbolic_selection', 'one_text']
+           'without_packages', 'known_steps', 'keys_of_another', 'grouped_experts', 'grouped_here', 'model_classes',
+           'build', 'symbolic_selection', 'one_text']
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #ea300380
 @contextlib.contextmanager
@@ -118,12 +118,15 @@ def symbolic_integers(*classes: type):
 @contextlib.contextmanager
 def symbolic_entries(config):
     "Within it, copies of a config of transformers hold its symbols, and its class takes symbols for integers"
-    kind, usual = type(config), type(config).__setattr__
+    def takes(usual):
+        def __setattr__(self, name, value):
+            (object.__setattr__ if isinstance(value, torch.SymInt) else usual)(self, name, value)
 
-    def __setattr__(self, name, value):
-        (object.__setattr__ if isinstance(value, torch.SymInt) else usual)(self, name, value)
+        return __setattr__
 
-    with patched((torch.SymInt, "__deepcopy__", lambda n, memo: n), (kind, "__setattr__", __setattr__)):
+    kinds = dict.fromkeys((type(config), type(text_config(config))))
+    setters = [(kind, "__setattr__", takes(kind.__setattr__)) for kind in kinds]
+    with patched((torch.SymInt, "__deepcopy__", lambda n, memo: n), *setters):
         yield
 
 
@@ -207,6 +210,23 @@ def text_alone(model):
                 parent._parameters[name] = None
     return model
 
+# %% ../../../nbs/tracing/runtime/01_building.ipynb #6a1e0071
+def _tokens_of_an_image(model) -> int:
+    "How many tokens a model makes of one image, where its layers look at them; 0 where they do not"
+    if not quirk(model.config.model_type, Need.IMAGE):
+        return 0
+    inner, stated = model.model, getattr(text_config(model.config), "image_tokens", 0)
+    if hasattr(inner, "encoder"):
+        patches, halved = inner.encoder.patch_embed, inner.encoder.multi_modal_projector
+        sides = [size // patch for size, patch in zip(patches.image_size, patches.patch_size)]
+        for conv in (halved.conv1, halved.conv2):
+            sides = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(sides, conv.padding, conv.kernel_size, conv.stride)]
+        inner.encoder = None
+        return stated or math.prod(sides)
+    latents = getattr(inner, "perceiver_resampler", None)
+    return stated or (latents.latents.shape[0] if latents else inner.vision_model.embeddings.num_positions)
+
+
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #60b0adc4
 class Absent(torch.nn.Module):
     "Stands where a part whose package is not installed would; it has no weights"
@@ -232,6 +252,19 @@ def without_packages():
             return Absent(e)
 
     with patched((AutoModel, "from_config", from_config)):
+        yield
+
+# %% ../../../nbs/tracing/runtime/01_building.ipynb #6a1e0051
+@contextlib.contextmanager
+def known_steps():
+    "Within it, what `torch.linspace` makes for Python's own use, on the CPU, has values whatever tensors have"
+    usual = torch.linspace
+
+    def linspace(start, end, steps, **how):
+        own = how == {"device": "cpu"} and not any(isinstance(x, torch.Tensor) for x in (start, end))
+        return np.linspace(start, end, steps, dtype=np.float32) if own else usual(start, end, steps, **how)
+
+    with patched((torch, "linspace", linspace)):
         yield
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #3163d60a
@@ -279,7 +312,7 @@ def grouped_here(model) -> list[str]:
     "The classes of a model whose experts are run by `grouped_experts`"
     return list(dict.fromkeys(type(m).__name__ for m in model.modules() if {*_LIKE_OTHERS, "forward"} <= {*vars(m)}))
 
-# %% ../../../nbs/tracing/runtime/01_building.ipynb #8efd9471
+# %% ../../../nbs/tracing/runtime/01_building.ipynb #6a1e0090
 def model_classes(config) -> tuple:
     "The class of a transformers config's causal language model, and of its model with images; None for what it lacks"
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as classes
@@ -287,6 +320,7 @@ def model_classes(config) -> tuple:
     return classes.get(type(config), None), with_images.get(type(config), None)
 
 
+# %% ../../../nbs/tracing/runtime/01_building.ipynb #8efd9471
 def build(config, **options):
     "A causal language model of a config, in bfloat16, in inference mode, on whatever tensors are the default now"
     from transformers import AutoModelForCausalLM
@@ -296,10 +330,12 @@ def build(config, **options):
     cls, whole = model_classes(config)
     # of a config of numbers int() stays Python's, so that a float notes that the code asks for it
     symbols = any(isinstance(v, torch.SymInt) for v in vars(text_config(config)).values())
-    with (defaults(), no_init_weights(), without_packages(), keys_of_another(config),
+    with (defaults(), no_init_weights(), without_packages(), known_steps(), keys_of_another(config),
           symbolic_construction((cls or whole) if symbols else None)):
         if cls is None and whole is not None:
-            model = text_alone(whole._from_config(config, **options))
+            made = whole._from_config(config, **options)
+            tokens, model = _tokens_of_an_image(made), text_alone(made)
+            model.image_tokens = tokens
         elif quirk(config.model_type, Need.INNER_CONFIG):
             model = cls._from_config(text_config(config), **options)
         else:
@@ -307,6 +343,8 @@ def build(config, **options):
         if torch.zeros(()).is_meta:
             _without_data(model)
         model.tie_weights()
+    for p in model.parameters():  # without asking for strides, torch makes one product of those with these weights
+        p.requires_grad_(True)
     for m in model.modules():
         if hasattr(m, "warn_if_padding_and_no_attention_mask"):
             m.warn_if_padding_and_no_attention_mask = _no_warning  # it looks at token ids, which are not there
@@ -351,18 +389,22 @@ def symbolic_selection(model):
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #18f52785
 @contextlib.contextmanager
 def one_text():
-    "Within it, each row of tokens is one text for code that asks by their positions, as it is in every run"
+    "Within it, each row of tokens is one text without padding for code that asks for it, as it is in every run"
     from transformers import masking_utils
-    texts = masking_utils.find_packed_sequence_indices
+    texts, unpadded = masking_utils.find_packed_sequence_indices, masking_utils._ignore_bidirectional_mask_sdpa
 
     def looked(question: torch.Tensor) -> bool:
         "The answer of a run, which looks at the value"
         question.item()
         return True
 
-    def asked(position_ids):
-        with patched((masking_utils, "is_tracing", lambda _: False), (torch.Tensor, "__bool__", looked)):
-            return texts(position_ids)
+    def asked(usual):
+        def answer(*args, **how):
+            with patched((masking_utils, "is_tracing", lambda _: False), (torch.Tensor, "__bool__", looked)):
+                return usual(*args, **how)
 
-    with patched((masking_utils, "find_packed_sequence_indices", asked)):
+        return answer
+
+    with patched((masking_utils, "find_packed_sequence_indices", asked(texts)),
+                 (masking_utils, "_ignore_bidirectional_mask_sdpa", asked(unpadded))):
         yield

@@ -15,27 +15,16 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..recording.patches import patched
+from lm_predictor.tracing.runtime.given import (
+    cache_name, decodes, drafts, prompt, reads, target_cache, target_inputs, token_ids, with_image
+)
 from .layers import keep_kinds, layer_kinds
-from .quirks import Need, quirk
 from ..recording.recorder import Recorder, distinct, recording, view_key
 from ..recording.values import KnownValues
 from ..recording.symbols import Symbols
 
 # %% auto #0
-__all__ = ['CACHE_NAMES', 'TARGET', 'cache_name', 'ordered_sets', 'token_ids', 'drafts', 'target_inputs', 'target_cache', 'call',
-           'empty_cache', 'cached_tensors', 'module_state', 'renamed_cache', 'shown_modules', 'Runnable']
-
-# %% ../../../nbs/tracing/runtime/04_forward.ipynb #8b168a51
-# what forward() calls its cache
-CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states", "shared_kv_states")
-
-
-def cache_name(model) -> str:
-    "The argument through which a model takes its cache; empty when it has none, or is run as if it had none"
-    if quirk(model.config.model_type, Need.NO_CACHE):
-        return ""
-    known = inspect.signature(model.forward).parameters
-    return next((n for n in CACHE_NAMES if n in known), "")
+__all__ = ['ordered_sets', 'call', 'empty_cache', 'cached_tensors', 'module_state', 'renamed_cache', 'shown_modules', 'Runnable']
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #ed0ea7b4
 class _Like(type):
@@ -63,51 +52,6 @@ def ordered_sets(model):
     with patched(*((file, "set", _OrderedSet) for file in files if "set" not in vars(file))):
         yield
 
-# %% ../../../nbs/tracing/runtime/04_forward.ipynb #337320f9
-def token_ids(model, batch_size, seq_len, cache=None, cache_len=0) -> torch.Tensor:
-    """Token ids (batch_size, seq_len) as a model takes them: one row per codebook of a sequence.
-
-    All tokens so far for a model without a cache, and for one that drops the cached ones itself.
-    """
-    again = cache is not None and quirk(model.config.model_type, Need.ALL_TOKENS)
-    tokens = seq_len + cache_len if again or not cache_name(model) else seq_len
-    books = model.config.num_codebooks if quirk(model.config.model_type, Need.CODEBOOKS) else 1
-    return torch.zeros((batch_size * books, tokens), dtype=torch.long, device=model.device)
-
-# %% ../../../nbs/tracing/runtime/04_forward.ipynb #9438dc16
-TARGET = (
-    "this model drafts tokens for another one: seq_len are the tokens that it drafts at once, each given by its "
-    "embedding and a hidden state of that model; cache_len are the tokens in that model's cache, of whose last layer "
-    "of each kind it reads the keys and values (with a window, one token fewer than that); it keeps none itself, and "
-    "that model's own cost is not included"
-)
-
-
-def drafts(model) -> bool:
-    "Whether a model takes the keys and values of another one"
-    return cache_name(model) == "shared_kv_states"
-
-
-def target_inputs(model, batch_size, seq_len) -> dict:
-    "What a model that drafts takes of each new token: its embedding and a hidden state of the target"
-    width = model.pre_projection.in_features
-    given = torch.zeros((batch_size, seq_len, width), dtype=model.dtype, device=model.device)
-    # several tokens at once are taken only where more is asked for: here the logits of routers, of which it has none
-    return {"inputs_embeds": given, "output_hidden_states": True}
-
-
-def target_cache(model, batch_size, cache_len=0) -> dict:
-    "The keys and values that a model that drafts takes of its target, by kind of layer"
-    found = {}
-    for m in model.modules():
-        if hasattr(m, "num_key_value_groups"):
-            kept = None if m.sliding_window is None else m.sliding_window - 1
-            tokens = cache_len if kept is None or cache_len < kept else kept
-            shape = batch_size, m.config.num_attention_heads // m.num_key_value_groups, tokens, m.head_dim
-            made = lambda: torch.zeros(shape, dtype=model.dtype, device=model.device)
-            found[m.layer_type] = made(), made()
-    return found
-
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #0befe1b8
 def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0, tokens=token_ids):
     """One inference forward of a causal language model on token ids of the given sizes.
@@ -124,8 +68,13 @@ def call(model, batch_size, seq_len, cache=None, all_logits=False, cache_len=0, 
     if drafts(model):
         more |= target_inputs(model, batch_size, seq_len)
         more.setdefault(name, target_cache(model, batch_size))
+    ids = lambda n=None: tokens(model, batch_size, seq_len if n is None else n, cache, cache_len)
+    if reads(model):
+        more |= prompt(model, ids, batch_size, None if cache is None else cache_len)
+    else:
+        more |= with_image(model, ids(), batch_size)
     with ordered_sets(model):
-        return model(input_ids=tokens(model, batch_size, seq_len, cache, cache_len), **more)
+        return model(**more)
 
 # %% ../../../nbs/tracing/runtime/04_forward.ipynb #78aae841
 def empty_cache(model):
@@ -136,7 +85,7 @@ def empty_cache(model):
         for c in vars(sys.modules[type(model).__module__]).values()
         if isinstance(c, type) and issubclass(c, DynamicCache) and c is not DynamicCache
     ]
-    if own or cache_name(model) != "past_key_values":
+    if own or decodes(model) or cache_name(model) != "past_key_values":
         return None
     try:
         return DynamicCache(config=model.config)

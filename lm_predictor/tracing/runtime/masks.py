@@ -21,10 +21,11 @@ from ...formula.language import parse
 from ..recording.recorder import TraceError
 from .building import build, defaults
 from .forward import Runnable, call
+from .given import reads
 
 # %% auto #0
-__all__ = ['PAIRS', 'REACHES', 'MASKED', 'WORKLOADS', 'reach', 'pairs_formula', 'weightless', 'LeftPairs', 'left_pairs',
-           'one_thread', 'kept_pairs']
+__all__ = ['PAIRS', 'OF_READERS', 'REACHES', 'MASKED', 'WORKLOADS', 'MORE', 'reach', 'pairs_formula', 'weightless', 'LeftPairs',
+           'left_pairs', 'one_thread', 'kept_pairs']
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #2f6c44bb
 _FREE = "max(0, min(seq_len, {most} - cache_len))"
@@ -61,6 +62,7 @@ PAIRS = {
     # of another model, whose tokens it drafts
     "cached": parse("seq_len*cache_len"),
     "cached in a window": parse("seq_len*min(cache_len, sliding_window - 1)"),
+    "image": parse("seq_len*image_tokens"),  # of which every token sees all
     # one more column in each row, of no key
     "causal with a sink": parse("seq_len*cache_len + seq_len*(seq_len + 1)/2 + seq_len"),
     "sliding with a sink": parse(_AT_MOST.format(most="sliding_window") + " + seq_len"),
@@ -71,6 +73,29 @@ PAIRS = {
         "(cache_len + seq_len)*(cache_len + seq_len + 1)/2"
     ),  # a model without a cache runs all tokens again
     "full again": parse("(cache_len + seq_len)**2"),
+}
+
+# %% ../../../nbs/tracing/runtime/05_masks.ipynb #6a1e0031
+def _on_one_side(most: str) -> str:
+    "The pairs of the tokens of a prompt with those on one side of them, at most so many"
+    few = f"min(seq_len, {most} + 1)"
+    return f"{few}*({few} - 1)/2 + (seq_len - {few})*{most}"
+
+
+_OWN = "seq_len + seq_len*(seq_len + 1)/2"
+OF_READERS = {  # of models with an encoder: without cached tokens, the encoder reads; with them, the decoder writes
+    False: {
+        "start": parse("1"), "prompt": parse("seq_len"), "prompt and start": parse("seq_len + 1"),
+        "window both ways": parse(f"seq_len + {_on_one_side('((sliding_window + 1)//2 - 1)')} + "
+                                  f"{_on_one_side('(sliding_window//2)')}"),
+    },
+    True: {
+        "written": parse(_OWN),
+        "written in a window": parse(_AT_MOST.format(most="sliding_window")).substitute({"cache_len": 1}),
+        "read and written": parse(f"seq_len*cache_len + {_OWN}"),
+        "read, and written in a window": parse("seq_len*cache_len")
+        + parse(_AT_MOST.format(most="sliding_window")).substitute({"cache_len": 1}),
+    },
 }
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #5d790801
@@ -84,18 +109,19 @@ def reach(config) -> int:
 
 
 def pairs_formula(name: str, config, symbols=()) -> Formula | None:
-    """One of PAIRS by name; None for an unknown one.
+    """One of PAIRS or OF_READERS by name; None for an unknown one.
 
     With a config's length of a chunk, of a window, and the tokens or blocks of them that it picks for a query, where
     these are not among `symbols`.
     """
-    own, picked = text_config(config), ("index_topk", _BLOCK, "index_topk_blocks")
+    own, picked = text_config(config), ("index_topk", _BLOCK, "index_topk_blocks", "image_tokens")
     numbers = {n: getattr(own, n, None) or 1 for n in (_CHUNK, *picked) if n not in symbols}
     if _CHUNK in symbols:
         numbers[_CHUNK] = parse(canonical(_CHUNK))
     if getattr(own, "window_size", None):
         numbers["sliding_window"] = parse("window_size") if "window_size" in symbols else own.window_size
-    return PAIRS[name].substitute(numbers) if name else None
+    known = PAIRS | OF_READERS[False] | OF_READERS[True]
+    return known[name].substitute(numbers) if name else None
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #5562d1c1
 class _WithoutMemory(TorchFunctionMode):
@@ -179,24 +205,34 @@ def one_thread():
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #e69f8917
 WORKLOADS = ((5, 0), (9, 0), (1, 4), (3, 4), (1, 17), (4, 13))  # new tokens, cached tokens
+MORE = ((12, 0), (8, 4))  # of models with an encoder
 _PICKED = {_BLOCK: 3, "index_topk_blocks": 2}  # of them
 
 
-def _explain(counts: tuple, window: int) -> str:
-    "The name of the pattern that keeps so many pairs at WORKLOADS"
-    widths = {"sliding_window": window, "attention_chunk_size": window, "index_topk": window + 1} | _PICKED
-    for name, pairs in PAIRS.items():
-        if list(counts) == [pairs.evaluate({"seq_len": s, "cache_len": c} | widths) for s, c in WORKLOADS]:
+def _explain(counts: tuple, window: int, image: int = 0, workloads: tuple = WORKLOADS, candidates: dict = PAIRS) -> str:
+    "The name of the pattern that keeps so many pairs at these workloads"
+    widths = {"sliding_window": window, "attention_chunk_size": window, "index_topk": window + 1,
+              "image_tokens": image} | _PICKED
+    for name, pairs in candidates.items():
+        if list(counts) == [pairs.evaluate({"seq_len": s, "cache_len": c} | widths) for s, c in workloads]:
             return name
     return ""
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #127e1297
-def kept_pairs(config, apart: bool = False) -> list[str]:
+def _named(config, found: dict, sizes: tuple, candidates: dict) -> list[str]:
+    "The patterns of the attentions that were counted: {(new, cached tokens): pairs of each}; raises TraceError"
+    if len({len(counts) for counts in found.values()}) != 1:
+        raise TraceError(f"{config.model_type}: the number of attentions depends on the workload")
+    return [_explain(counts, *sizes, tuple(found), candidates) for counts in zip(*found.values())]
+
+
+def kept_pairs(config, apart: bool = False) -> tuple[list[str], list[str]]:
     """Which of PAIRS each attention of a config keeps, in order of execution, one layer of each kind.
 
+    Without cached tokens, and with them: of OF_READERS, too, where a model has an encoder, else the same twice.
     apart: the first layer is a kind of its own. "" stands for an attention whose count no candidate explains.
     """
-    window, found, cut = 6, [], copy.deepcopy(config)
+    window, cut = 6, copy.deepcopy(config)
     for name in REACHES:
         if getattr(text_config(cut), name, None):
             set_attribute(cut, name, window)
@@ -205,8 +241,10 @@ def kept_pairs(config, apart: bool = False) -> list[str]:
             set_attribute(cut, name, size)
     with torch.device("cpu"), defaults(), torch.no_grad(), one_thread():
         model = weightless(cut, apart)
-        for new, cached in WORKLOADS:
-            found.append(left_pairs(model, 1, new, cached))
-    if len({len(counts) for counts in found}) != 1:
-        raise TraceError(f"{config.model_type}: the number of attentions depends on the workload")
-    return [_explain(counts, window) for counts in zip(*found)]
+        reader, image = reads(model.model), getattr(model.model, "image_tokens", 0)
+        found = {sizes: left_pairs(model, 1, *sizes) for sizes in (*WORKLOADS, *(MORE if reader else ()))}
+    if not reader:
+        return (names := _named(config, found, (window, image), PAIRS)), names
+    parts = [{sizes: n for sizes, n in found.items() if bool(sizes[1]) == cached} for cached in (False, True)]
+    alone, beside = (_named(config, part, (window, image), of | PAIRS) for part, of in zip(parts, OF_READERS.values()))
+    return alone, beside

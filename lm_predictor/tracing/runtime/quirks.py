@@ -19,6 +19,8 @@ class Need(Enum):
     NO_CACHE = "to be run as if it kept no cache"
     ALL_TOKENS = "to be given the cached tokens again, beside its cache"
     CODEBOOKS = "one row of token ids for each codebook of a sequence"
+    PLACES = "to be given the place of each token on a page"
+    IMAGE = "to be given the tokens of an image, at which its layers look"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Quirk:
 _MIXED = "its code mixes in float32 weights or constants and runs in nothing else"
 _DECODER = "its language model is built from the decoder's config inside its own"
 _ONE_TOKEN = "takes its cache for one new token only"
+_LOOKS = "it runs on no text alone: its processor puts a blank image where a prompt has none"
 _BOOKS = "it adds up the embeddings of all codebooks of a sequence"
 
 QUIRKS = (
@@ -45,6 +48,9 @@ QUIRKS = (
     Quirk("reformer", Need.NO_CACHE, _ONE_TOKEN),
     Quirk("blt", Need.NO_CACHE, "its forward with a cache fails"),
     Quirk("cpmant", Need.ALL_TOKENS, "it drops the cached ones itself"),
+    Quirk("idefics", Need.IMAGE, _LOOKS),
+    Quirk("pp_formulanet", Need.IMAGE, _LOOKS),
+    Quirk("udop", Need.PLACES, "its encoder embeds them, and keys are nearer or farther by them"),
 )
 
 # %% ../../../nbs/tracing/runtime/00_quirks.ipynb #e9b551df
