@@ -1,4 +1,5 @@
 "Packaging: everything is read from settings.ini, the one place nbdev also reads."
+import shutil
 import sys
 from configparser import ConfigParser
 from pathlib import Path
@@ -21,6 +22,8 @@ class PackedRecords(build_py):
     """
 
     def run(self):
+        if not self.editable_mode:  # what an earlier build left is not what the repository holds now
+            shutil.rmtree(Path(self.build_lib, "lm_predictor"), ignore_errors=True)
         super().run()
         if not self.editable_mode:
             index, made = Path(self.build_lib, "lm_predictor", "_modidx.py"), {}
