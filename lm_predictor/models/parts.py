@@ -114,7 +114,7 @@ def image_tokens(config: dict) -> dict:
 # %% ../../nbs/models/02_parts.ipynb #6a1e00a4
 def _looking(config: dict) -> dict:
     "The config of a whole with its entries at the top whose layers look at an image, without what makes its tokens"
-    seen = config.get("vision_config") or {}
+    seen = own if isinstance(own := config.get("vision_config"), dict) else {}
     width = {name: seen[name] for name in ("embed_dim", "hidden_size") if name in seen}
     left = {k: v for k, v in config.items() if k not in ("vision_config", "perceiver_config")}
     return left | ({"vision_config": width} if width else {}) | image_tokens(config)
@@ -185,9 +185,14 @@ def _alike(kind: str, language: dict) -> dict:
 # %% ../../nbs/models/02_parts.ipynb #6a1e00b0
 def _two_stacks(config: dict) -> dict:
     "The config of a whole that gives two stacks apart, with what both say of themselves; raises ModelError"
-    kind, encoder = config["model_type"], config.get("encoder")
-    given = config.get("decoder"), encoder.get("text_config") if isinstance(encoder, dict) else None
-    own, read = ({k: v for k, v in (part or {}).items() if k not in _OF_A_STACK} for part in given)
+    def part(whole: dict, name: str) -> dict:
+        if not isinstance(found := whole.get(name) or {}, dict):
+            raise ModelError(f"config: {name} of {kind} must be a dictionary, got {json.dumps(found)[:40]}")
+        return found
+
+    kind = config["model_type"]
+    given = part(config, "decoder"), part(part(config, "encoder"), "text_config")
+    own, read = ({k: v for k, v in stack.items() if k not in _OF_A_STACK} for stack in given)
     for key in sorted({*own, *read}):
         if not bookkeeping(key) and own.get(key) != read.get(key):
             raise _unlike(kind, key, read.get(key), own.get(key))
@@ -220,7 +225,7 @@ def language_of(config: dict) -> tuple[dict, str, str]:
         alone = "; ".join(filter(None, [alone, _two_ties(given)]))
     elif sees and not causal:
         config = _looking(config) if image_tokens(config) else config
-        alone = f"the language model of {kind} alone: its prompts are text"
+        alone = f"the language model of {kind} alone{'' if 'image_tokens' in config else ': its prompts are text'}"
     return config, alone, named
 
 
