@@ -8,6 +8,7 @@ import pytest
 from lm_predictor import analyze
 from lm_predictor.models.config.settings import bookkeeping
 from lm_predictor.models.config.validation import ModelError
+from lm_predictor.models.matching import symbol_values
 from lm_predictor.models.parts import architectures, language_part
 from lm_predictor.models.sources.loading import full_config
 from lm_predictor.obtain.confirm import built_parameters
@@ -180,3 +181,15 @@ def test_stacks_that_differ_are_refused():
     alone = {"model_type": "t5gemma2", "encoder": {}, "decoder": STACK}
     with pytest.raises(ModelError, match="head_dim is null in its encoder and 128 in its decoder"):
         analyze(alone, trace=False)
+
+
+def test_a_record_of_two_stacks_asks_for_both():
+    "Also where a record is asked by itself, and where one of the two is left to the class"
+    record = analyze({"model_type": "florence2", "text_config": BART}, trace=False).record
+    config = lambda **more: {"model_type": "florence2", "text_config": {**BART, **more}}
+    assert symbol_values(record, config())["intermediate_size"] == 512
+    with pytest.raises(ModelError, match="encoder_ffn_dim is 1024 and decoder_ffn_dim 512, traced with one number for b"):
+        symbol_values(record, config(encoder_ffn_dim=1024))
+    alone = {k: v for k, v in BART.items() if k != "decoder_layers"}
+    with pytest.raises(ModelError, match="encoder_layers is 3 and decoder_layers 12"):
+        symbol_values(record, {"model_type": "florence2", "text_config": alone})

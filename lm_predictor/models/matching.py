@@ -48,6 +48,11 @@ def _for_every_layer(record: ModelRecord, config: dict) -> dict:
     names = {n: n for about in record.symbols.values() if about.get("listed") for n in about["names"]}
     names |= {about["again"]: about["names"][0] for about in record.symbols.values() if "again" in about}
     rows = {n: config[n] for n in names if isinstance(config.get(n), list) and config[n]}
+    for about in (a for a in record.symbols.values() if type(config.get(a.get("again"))) is int):  # of an encoder
+        said, own = config[about["again"]], config.get(about["names"][0], about["default"])
+        if said != own:
+            name = about["names"][0]
+            raise ModelError(f"config: {about['again']} is {said} and {name} {own}, traced with one number for both")
     if other := next((n for n, row in rows.items() if any(v != row[0] for v in row)), None):
         raise ModelError(f"config: {other} differs from layer to layer, traced with one number for all of them")
     many = config_value(config, list(LAYERS))
