@@ -176,8 +176,11 @@ def test_an_image_that_layers_look_at_has_as_many_tokens_as_its_class_makes_of_i
 
 def test_stacks_that_differ_are_refused():
     wide = {"model_type": "florence2", "text_config": {**BART, "encoder_ffn_dim": 1024}}
-    with pytest.raises(ModelError, match="ffn_dim is 1024 in its encoder and 512 in its decoder; the formulas of flor"):
+    with pytest.raises(ModelError, match="encoder_ffn_dim is 1024 and decoder_ffn_dim 512, traced with one number for"):
         analyze(wide, trace=False)
+    other = {"model_type": "florence2", "text_config": {**BART, "num_hidden_layers": 12}}
+    with pytest.raises(ModelError, match="num_hidden_layers"):  # BART's other name of its encoder's
+        analyze(other, trace=False)
     alone = {"model_type": "t5gemma2", "encoder": {}, "decoder": STACK}
     with pytest.raises(ModelError, match="head_dim is null in its encoder and 128 in its decoder"):
         analyze(alone, trace=False)

@@ -160,28 +160,6 @@ _OF_A_STACK = ("model_type", "is_decoder", "add_cross_attention", "torch_dtype",
 _SET_BY_WHOLE = {"dropout_rate": 0.0, "eoi_token_index": 256_000}  # in both of its stacks; they cost nothing
 
 
-def _unlike(kind: str, key: str, read, own) -> ModelError:
-    return ModelError(
-        f"config: {key} is {json.dumps(read)} in its encoder and {json.dumps(own)} in its decoder; the formulas of "
-        f"{kind} are those of two stacks that are alike"
-    )
-
-
-_OF_ENCODER = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads"}  # BART's other names of it
-
-
-def _alike(kind: str, language: dict) -> dict:
-    "The config of a part for language, whose encoder, if it is run, is as large as its decoder; raises ModelError"
-    if kind not in READERS:
-        return language
-    for key in ("layers", "attention_heads", "ffn_dim"):
-        names, own = (f"encoder_{key}", _OF_ENCODER.get(key)), language.get(f"decoder_{key}")
-        read = [language[n] for n in names if n in language] or [None]
-        if any(size != own for size in read):
-            raise _unlike(kind, key, next(size for size in read if size != own), own)
-    return {k: v for k, v in language.items() if k not in _OF_ENCODER.values()}
-
-
 # %% ../../nbs/models/02_parts.ipynb #6a1e00b0
 def _two_stacks(config: dict) -> dict:
     "The config of a whole that gives two stacks apart, with what both say of themselves; raises ModelError"
@@ -195,7 +173,8 @@ def _two_stacks(config: dict) -> dict:
     own, read = ({k: v for k, v in stack.items() if k not in _OF_A_STACK} for stack in given)
     for key in sorted({*own, *read}):
         if not bookkeeping(key) and own.get(key) != read.get(key):
-            raise _unlike(kind, key, read.get(key), own.get(key))
+            said = f"{json.dumps(read.get(key))} in its encoder and {json.dumps(own.get(key))} in its decoder"
+            raise ModelError(f"config: {key} is {said}; the formulas of {kind} are those of two stacks that are alike")
     tie = {_TIE: config[_TIE]} if config.get(_TIE) is not None else {}
     own = _SET_BY_WHOLE | own
     return {"model_type": kind, **tie, "encoder": {"text_config": own}, "decoder": own}
@@ -220,7 +199,7 @@ def language_of(config: dict) -> tuple[dict, str, str]:
         config = {**config, "model_type": row["is"]}
     causal, sees = config["model_type"] in table["causal"], kind in table["images"]
     if alone and sees and (kind in READERS or not causal):
-        config = _as_part(kind, given, _alike(kind, config))  # its class runs on text alone; no other has its layers
+        config = _as_part(kind, given, config)  # its class runs on text alone; no other has its layers
     elif alone:
         alone = "; ".join(filter(None, [alone, _two_ties(given)]))
     elif sees and not causal:

@@ -221,10 +221,18 @@ def _tokens_of_an_image(model) -> int:
         sides = [size // patch for size, patch in zip(patches.image_size, patches.patch_size)]
         for conv in (halved.conv1, halved.conv2):
             sides = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(sides, conv.padding, conv.kernel_size, conv.stride)]
-        inner.encoder = None
         return stated or math.prod(sides)
     latents = getattr(inner, "perceiver_resampler", None)
     return stated or (latents.latents.shape[0] if latents else inner.vision_model.embeddings.num_positions)
+
+
+def _of_text(whole):
+    "`text_alone`, with the tokens that its layers find of an image as `image_tokens`: 0 where they look at none"
+    tokens, model = _tokens_of_an_image(whole), text_alone(whole)
+    model.image_tokens = tokens
+    if tokens and hasattr(model.model, "encoder"):  # it is for images, whatever its name
+        model.model.encoder = None
+    return model
 
 
 # %% ../../../nbs/tracing/runtime/01_building.ipynb #60b0adc4
@@ -333,9 +341,7 @@ def build(config, **options):
     with (defaults(), no_init_weights(), without_packages(), known_steps(), keys_of_another(config),
           symbolic_construction((cls or whole) if symbols else None)):
         if cls is None and whole is not None:
-            made = whole._from_config(config, **options)
-            tokens, model = _tokens_of_an_image(made), text_alone(made)
-            model.image_tokens = tokens
+            model = _of_text(whole._from_config(config, **options))
         elif quirk(config.model_type, Need.INNER_CONFIG):
             model = cls._from_config(text_config(config), **options)
         else:
@@ -343,7 +349,7 @@ def build(config, **options):
         if torch.zeros(()).is_meta:
             _without_data(model)
         model.tie_weights()
-    for p in model.parameters():  # without asking for strides, torch makes one product of those with these weights
+    for p in model.parameters():  # else torch asks for strides, which symbols leave open, before it joins rows
         p.requires_grad_(True)
     for m in model.modules():
         if hasattr(m, "warn_if_padding_and_no_attention_mask"):
