@@ -14,6 +14,7 @@ from ..records.storage.files import model_id, model_paths, read_record
 from ..formula.language import parse
 from .config.attributes import LAYERS, flat, part_of
 from .config.kinds import entry_at, layer_counts, layer_paths, shown_path
+from .config.overrides import OF_FULL, of_full, overrides
 from .config.settings import bookkeeping, config_value, essence, setting
 from .config.validation import ModelError, check_numbers
 from ..records.storage.database import Database, DatabaseError, read_json
@@ -41,6 +42,18 @@ def _tied(record: ModelRecord, config: dict):
     idle = [c.get("tie_word_embeddings") or 0 for c, usual in both if usual is None]
     strange = [v for v in (*said, *idle) if v not in (0, 1)]  # a mistake, found where the symbol is read
     return strange[0] if strange else any(map(bool, said))
+
+
+def _of_full(record: ModelRecord, config: dict) -> dict:
+    "What a config that says what single layers have otherwise has in those of full attention, for a record's symbols"
+    names = [name for name in OF_FULL if any(name in about["names"] for about in record.symbols.values())]
+    if not names or not isinstance(config.get("per_layer_config"), dict):
+        return {}
+    rows = of_full(config)
+    usual = {name: config.get(own, about["default"]) for name, own in OF_FULL.items()
+             for about in record.symbols.values() if own in about["names"]}
+    known = rows or not overrides(config)
+    return {name: rows.get(name, usual.get(name)) if known else None for name in names}
 
 
 def _for_every_layer(record: ModelRecord, config: dict) -> dict:
@@ -74,7 +87,7 @@ def spelt(record: ModelRecord, config: dict) -> dict:
         if target != name and config.get(target, value) != value:
             raise ModelError(f"config: {name} {value!r} and {target} {config[target]!r} are two names of one entry")
         found[target] = value
-    return found | _for_every_layer(record, found)
+    return found | _of_full(record, found) | _for_every_layer(record, found)
 
 # %% ../../nbs/models/00_matching.ipynb #31298093
 def _null(config: dict, names: list) -> bool:

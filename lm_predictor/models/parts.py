@@ -125,6 +125,16 @@ def _looking(config: dict) -> dict:
 _SEEN = {"blip": ("encoder_hidden_size", "vision_config", "hidden_size")}
 
 
+def _canvas(config: dict) -> dict:
+    "The entry with the tokens that the decoder of a whole denoises at once; empty for one that has no such decoder"
+    own, name = config.get("text_config"), "canvas_length"
+    if config["model_type"] != "diffusion_gemma" or not isinstance(own, dict) or name in own:
+        return {}
+    if type(tokens := config.get(name, 256)) is not int or tokens < 1:
+        raise ModelError(f"config: {name} must be a positive integer, got {json.dumps(tokens)[:40]}")
+    return {name: tokens}
+
+
 def _as_part(kind: str, given: dict, language: dict) -> dict:
     "The config of a whole with its language model alone: what each of the two says of tied embeddings stays its own"
     tie, inside = "tie_word_embeddings", given.get(_place(given), given)
@@ -135,7 +145,7 @@ def _as_part(kind: str, given: dict, language: dict) -> dict:
     if isinstance(seen, dict) and seen.get(size):  # whatever the part says of it
         part |= {entry: seen[size]}
         whole |= {of: seen}
-    return {"model_type": kind, **whole, "text_config": part | image_tokens(given)}
+    return {"model_type": kind, **whole, "text_config": part | image_tokens(given) | _canvas(given)}
 
 
 def _two_ties(given: dict) -> str:

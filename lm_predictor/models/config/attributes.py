@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ...formula.language import parse_condition
+from .overrides import OF_FULL, set_of_full, varied
 
 # %% auto #0
 __all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'FOURS', 'PAIRS', 'STATES',
@@ -23,6 +24,7 @@ LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers", "n_layer"
 CANONICAL = {
     "num_attention_heads": "num_heads", "num_key_value_heads": "num_kv_heads", "ffn_dim": "intermediate_size",
     "decoder_ffn_dim": "intermediate_size", "ffn_hidden_size": "intermediate_size",
+    "top_k_experts": "num_experts_per_tok",
     "decoder_attention_heads": "num_heads", "num_decoder_attention_heads": "num_heads",
     "attention_chunk_size": "sliding_window",  # the cache of layers that attend in chunks keeps a window of that length
     **{name: "num_layers" for name in LAYERS[:3]}
@@ -45,6 +47,9 @@ MEANING = {
     "num_experts_per_tok": "experts that one token is routed to", "moe_intermediate_size": "inner width of one expert",
     "word_embed_proj_dim": "width of the token embedding where it is projected to hidden_size",
     "sliding_window": "tokens that a token attends to at most",
+    "global_head_dim": "width of one attention head in the layers of full attention",
+    "num_global_key_value_heads": "heads of keys and values in the layers of full attention",
+    "canvas_length": "tokens that a decoder denoises at once",
     "image_tokens": "tokens of the image that each sequence looks at, where no sequence is without one",
     "use": "which of the ways in which a model uses the class, numbered in the order of their first calls", **WORKLOAD
 }
@@ -63,7 +68,7 @@ SYMBOLIC = (  # config attributes that become symbols where they are integers ab
     "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim",
     "attention_hidden_size", "lru_width", "ffn_hidden_size", "index_topk", "window_size",
     "intermediate_size_mlp", "attention_chunk_size", "decoder_vocab_size", "d_ff",
-    "encoder_hidden_size", "image_tokens")
+    "encoder_hidden_size", "image_tokens", "canvas_length", "top_k_experts", *OF_FULL)
 
 
 def canonical(attribute: str) -> str:
@@ -85,7 +90,8 @@ HINTS = {
     "linear_value_head_dim": 58, "linear_head_dim": 46, "attention_hidden_size": 232, "lru_width": 264, "lru_block": 28,
     "moe_latent_size": 376, "index_topk": 1031, "window_size": 37, "intermediate_size_mlp": 424,
     "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 24, "mamba_head_dim": 22,
-    "d_ff": 408, "encoder_hidden_size": 456, "image_tokens": 61
+    "d_ff": 408, "encoder_hidden_size": 456, "image_tokens": 61, "canvas_length": 47,
+    "half_global_head_dim": 12, "num_global_key_value_heads": 3, "kv_part": 2
 }
 
 
@@ -119,6 +125,25 @@ def _head_parts(values: dict, width: int) -> tuple[int, str]:
     return (parts, "head_part") if parts > 2 and width % parts == 0 and exact else (2, "half_head_dim")
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #a77e1003
+_FEW = "num_global_key_value_heads"
+
+
+def _relate_fewer(attributes: dict, named: str, name: str, parts: int, few: int) -> tuple[dict, list]:
+    """Heads of which some layers have `few` of keys and values, and the others as many times `parts`.
+
+    They stay numbers where these do not divide each other.
+    """
+    if parts < 2:
+        for left in (named, name, _FEW):
+            del attributes[left]
+        return {}, []
+    own = (_FEW,) if few > 1 else (1,)
+    attributes |= {_FEW: own, name: (*own, "kv_part"), named: (*own, "kv_part", "num_groups")}
+    rewrite = {"num_groups": "num_heads / num_kv_heads", "kv_part": f"num_kv_heads / {own[0]}"}
+    more = [f"num_kv_heads % {_FEW} == 0", f"num_kv_heads > {_FEW}"] if few > 1 else []
+    return rewrite, ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads", *more]
+
+
 def _relate_counts(values: dict, attributes: dict, named: str, concrete=frozenset()) -> tuple[dict, list]:
     "The numbers of heads of queries, and of keys and values, put into `attributes`; gives (rewrite, assumptions)"
     name = next((n for n in _KV_HEADS if n in values), "")
@@ -136,6 +161,8 @@ def _relate_counts(values: dict, attributes: dict, named: str, concrete=frozense
         return {"group_pairs": f"num_heads / {of}"}, [f"num_heads % {of} == 0"]
     if kv < 2:
         return {}, []
+    if few := values.get(_FEW, 0):  # in some layers
+        return _relate_fewer(attributes, named, name, kv // few if kv % few == heads % kv == 0 else 0, few)
     attributes |= {name: ("num_kv_heads",), named: ("num_kv_heads", "num_groups")}
     more = ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads"]
     return {"num_groups": "num_heads / num_kv_heads"}, more
@@ -155,6 +182,9 @@ def _relate_heads(values: dict, attributes: dict, concrete=frozenset()) -> tuple
         parts, part = _head_parts(values, values["head_dim"])
         attributes["head_dim"], rewrite[part] = (parts, part), f"head_dim / {parts}"
         assumptions.append(f"head_dim % {parts} == 0")
+        if (other := "global_head_dim") in attributes:
+            attributes[other], rewrite[f"half_{other}"] = (2, f"half_{other}"), f"{other} / 2"
+            assumptions.append(f"{other} % 2 == 0")
         if FILLED in concrete and values.get("hidden_size") == heads * values["head_dim"]:
             attributes["hidden_size"] = (*attributes[named], parts, part)
             assumptions += ["hidden_size == num_heads * head_dim"]
@@ -353,7 +383,7 @@ def integers(config) -> dict:
         target = mapped.get(name, name)
         if decoder and name in ("num_attention_heads", *_KV_HEADS):
             continue  # those of the encoder
-        if name == "attention_chunk_size" and not _chunked(config):
+        if name in OF_FULL or name == "attention_chunk_size" and not _chunked(config):
             continue
         if isinstance(getattr(type(config), target, None), property):
             continue  # computed by the class from other attributes
@@ -367,7 +397,7 @@ def integers(config) -> dict:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0 and target not in own:
             found[name] = value
             own.add(target)  # two names of one attribute are one symbol
-    return found | {n: v for n, v in _states(config).items() if not n.endswith("expand")}
+    return found | varied(config) | {n: v for n, v in _states(config).items() if not n.endswith("expand")}
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #7be0f1a1
 def shares(config) -> frozenset:
@@ -422,6 +452,8 @@ def said_again(config, name: str) -> str:
 def set_attribute(config, name: str, value) -> None:
     "Set an attribute of the language model's config by its standard name, past the validators of the config class"
     rows, own = said_again(config, name), text_config(config)
+    if name in OF_FULL:
+        return set_of_full(own, name, value)
     for stack in filter(None, (own, encoder_of(config))):
         object.__setattr__(stack, getattr(stack, "attribute_map", {}).get(name, name), value)
     if rows:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 
 from .attributes import LAYERS
+from .overrides import overrides, without
 
 # %% auto #0
-__all__ = ['SHARE', 'bookkeeping', 'rope_kind', 'rotary_share', 'window', 'overrides', 'config_value', 'setting', 'essence']
+__all__ = ['SHARE', 'bookkeeping', 'rope_kind', 'rotary_share', 'window', 'config_value', 'setting', 'essence']
 
 # %% ../../../nbs/models/config/02_settings.ipynb #3f2a0778
 _BOOKKEEPING = frozenset(
@@ -71,22 +72,6 @@ def window(config: dict) -> int:
     used = config.get("use_sliding_window", True)
     return int(config.get("sliding_window") or 0) if used else 0
 
-# %% ../../../nbs/models/config/02_settings.ipynb #d2bfdc8d
-def overrides(config: dict):
-    """What a config has otherwise in single layers, as pairs: of a kind of layer, where that says it, else of a layer.
-
-    What it gives in a list, like nothing that a class makes, where that is no dictionary by layer; None for null.
-    """
-    given, types = config.get("per_layer_config"), config.get("layer_types")
-    if not isinstance(given, dict) or not all(str(i).isdecimal() for i in given):
-        return given if given is None else [given]
-    rows = {int(i): row for i, row in given.items()}
-    if isinstance(types, (list, tuple)) and all(i < len(types) for i in rows):
-        by = {str(t): [rows.get(i, {}) for i, other in enumerate(types) if other == t] for t in types}
-        if all(row == said[0] for said in by.values() for row in said):
-            return [[t, by[t][0]] for t in sorted(by) if by[t][0]]
-    return [[i, rows[i]] for i in sorted(rows)]
-
 # %% ../../../nbs/models/config/02_settings.ipynb #5e771a05
 def config_value(config: dict, names: list, default=None):
     "The value of a config attribute that may be spelt in several ways"
@@ -121,11 +106,14 @@ def essence(value, about: dict):
     """What of a value counts for a setting.
 
     about: `number` where any number does the same, or a list of as many numbers; `each` where a list stands for its
-    one entry; `only`, of a dictionary, the entries of which its class makes something. A number that JSON does not
+    one entry; `only`, of a dictionary, the entries of which its class makes something; `without`, the entries
+    of single layers that are symbols. A number that JSON does not
     have is written by transformers as `{"__float__": "Infinity"}`.
     """
     if isinstance(value, dict) and str(value.get("__float__")) in ("Infinity", "-Infinity", "NaN"):
         value = float(value["__float__"])
+    if "without" in about:
+        return without(value, about["without"])
     if "only" in about and isinstance(value, dict):
         return {k: v for k, v in value.items() if k in about["only"]}
     if about.get("number") and not isinstance(value, (list, tuple)):

@@ -15,6 +15,7 @@ from ...formula.language import parse_condition
 from ...models.config.attributes import (
     FILLED, HEAD, WORKLOAD, dealt, integers, paired, set_attribute, shares, text_config)
 from ...models.config.kinds import layer_counts
+from ...models.config.overrides import varied
 from ...records.cases import Case
 from ...records.model import ModelRecord
 from ...verification.arrangements import executed, with_arrangements
@@ -32,8 +33,10 @@ def record_values(record: ModelRecord, config) -> dict:
     "The numbers of a transformers config for the symbols of a record"
     from lm_predictor.tracing.config.reads import plain
     counts = layer_counts(plain(config), record.layers) if record.layers else {}
+    own, other = text_config(config), varied(text_config(config))
+    entry = lambda name, usual: other[name] if name in other else getattr(own, name, usual)
     return {
-        s: int(getattr(text_config(config), about["names"][0], about["default"]) or 0)
+        s: int(entry(about["names"][0], about["default"]) or 0)
         for s, about in record.symbols.items()
     } | counts
 

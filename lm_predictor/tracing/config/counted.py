@@ -17,7 +17,8 @@ from ...formula.caches import registered
 from ...models.config.attributes import LAYERS, SYMBOLIC, part_of, said_again, text_config
 from ...models.sources.hub import quiet
 from ...models.config.kinds import RULES, SPELT, stated
-from ...models.config.settings import bookkeeping, overrides
+from ...models.config.overrides import overrides
+from ...models.config.settings import bookkeeping
 from .reads import consumed_keys, follows, plain
 from lm_predictor.tracing.config.spellings import (
     end_of, lists_of_class, namings, remade, sharings, spellings, spelt_as

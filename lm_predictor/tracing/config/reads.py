@@ -19,6 +19,7 @@ import torch
 from ...formula.caches import registered
 from ...models.config.attributes import LAYERS, NESTED, flat, text_config
 from ...models.sources.hub import quiet
+from ...models.config.overrides import OF_FULL
 from ...models.config.settings import SHARE, bookkeeping, essence, setting
 from ..runtime.building import build
 from ..runtime.forward import Runnable, call
@@ -352,6 +353,8 @@ def _read_settings(config, symbols, whole: dict, lists: set, mixed: bool) -> dic
         names -= {"original_max_position_embeddings"}
     for name in sorted(n for n in names if not bookkeeping(n) and (n in whole or not hasattr(kind, n))):
         value, default, about = setting(whole, name, None), setting(usual, name, None), {}
+        if name == "per_layer_config" and (sizes := [own for n, own in OF_FULL.items() if n in symbols]):
+            about["without"] = sizes
         decides = reads.error or name in reads.deciding  # of a run that broke off, everything may
         numbers = value if isinstance(value, list) and name not in lists else [value, default]
         if not decides and value is not None and float in map(type, numbers) or _scales(kind, name):

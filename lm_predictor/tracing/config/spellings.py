@@ -10,7 +10,7 @@ import itertools
 import re
 
 from ...models.config.attributes import LAYERS, text_config
-from ...models.config.settings import overrides
+from ...models.config.overrides import overrides
 from .reads import consumed_keys, inner_words, words_of, written
 from ..runtime.layers import layer_count, layers_name, per_layer
 

@@ -21,6 +21,7 @@ from ...formula.language import parse, parse_condition, total
 from ...formula.symbolic import from_sympy
 from ...models.config.attributes import canonical, flat, part_of, said_again, text_config, window_of
 from ...models.config.kinds import count_symbol
+from ...models.config.overrides import of_full
 from ...records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ...records.model import ModelRecord
 from ...records.source import source_file
@@ -345,7 +346,8 @@ def _derived_head_dim(config) -> bool:
 
 def _heads_alike(config) -> bool:
     "Whether a config class has as many heads of keys and values as of queries where nothing is said of them"
-    name = next((n for n in ("num_key_value_heads", "num_kv_heads") if hasattr(config, n)), "")
+    names = {*vars(config), *vars(type(config)), *getattr(config, "attribute_map", {})}
+    name = next((n for n in ("num_key_value_heads", "num_kv_heads") if n in names), "")
     flags = {n: v for n, v in vars(config).items() if type(v) is bool and not n.startswith("_")}
     width, number = (getattr(config, "attribute_map", {}).get(n, n) for n in ("hidden_size", "num_attention_heads"))
     made = lambda heads: type(config)(**flags, **{width: 160 * heads, number: heads})
@@ -465,6 +467,7 @@ def model_record(trace: ModelTrace) -> ModelRecord:
     "The model record of a trace"
     config, write = trace.config, Writer(trace.symbols.clean)
     base, recorders = flat(config_defaults(config)), trace.recorders
+    base |= of_full(base)
     symbols = _symbols_of(trace, base)
     chosen = settings_of(config, {n for s in symbols.values() for n in s["names"]}, trace.mixed)
     copied = copied_names(config, chosen)

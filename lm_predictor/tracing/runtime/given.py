@@ -13,8 +13,8 @@ from ...models.config.attributes import text_config
 from .quirks import Need, quirk
 
 # %% auto #0
-__all__ = ['CACHE_NAMES', 'TARGET', 'READER', 'IMAGE', 'cache_name', 'token_ids', 'drafts', 'target_inputs', 'target_cache',
-           'decodes', 'reads', 'prompt', 'with_image', 'of_given']
+__all__ = ['CACHE_NAMES', 'TARGET', 'READER', 'DENOISER', 'IMAGE', 'cache_name', 'token_ids', 'drafts', 'target_inputs',
+           'target_cache', 'decodes', 'reads', 'prompt', 'with_image', 'of_given']
 
 # %% ../../../nbs/tracing/runtime/06_given.ipynb #8b168a51
 # what forward() calls its cache
@@ -103,6 +103,25 @@ def _read(model, batch_size, cache_len):
     return found
 
 
+# %% ../../../nbs/tracing/runtime/06_given.ipynb #6a1e0067
+DENOISER = (
+    "an encoder reads the seq_len tokens of a prompt, and the decoder takes the first step on a canvas of canvas_length "
+    "tokens, all of which it denoises at once; where cache_len is not 0, the decoder alone takes a later step, given the "
+    "logits of the last one, on a canvas of seq_len tokens: cache_len are those that the encoder has read, and the "
+    "decoder caches none of its own"
+)
+
+
+def _canvas(model, ids, cached: bool) -> dict:
+    "What a model takes whose decoder denoises a canvas, in its first step, or with a `cached` prompt in a later one"
+    if not cached:
+        return {"input_ids": ids(None), "decoder_input_ids": ids(text_config(model.config).canvas_length)}
+    canvas, words = ids(None), model.get_output_embeddings().out_features
+    last = torch.zeros((*canvas.shape, words), dtype=model.dtype, device=model.device)
+    return {"decoder_input_ids": canvas, "self_conditioning_logits": last}
+
+
+
 # %% ../../../nbs/tracing/runtime/06_given.ipynb #6a1e0063
 def prompt(model, ids, batch_size, cache_len=None) -> dict:
     """What a model with an encoder takes.
@@ -110,6 +129,8 @@ def prompt(model, ids, batch_size, cache_len=None) -> dict:
     ids: n -> token ids (batch_size, n), of as many new tokens as there are where n is None; cache_len: the tokens that
     its encoder has read, None where it has yet to.
     """
+    if quirk(model.config.model_type, Need.CANVAS):
+        return _canvas(model, ids, cache_len is not None)
     if cache_len is not None:
         return {"encoder_outputs": _read(model, batch_size, cache_len), "decoder_input_ids": ids(None)}
     given = {"input_ids": ids(None), "decoder_input_ids": ids(1)}
@@ -143,7 +164,7 @@ def of_given(model) -> str:
     if getattr(model, "image_tokens", 0):
         return IMAGE
     if drafts(model) or reads(model):
-        return TARGET if drafts(model) else READER
+        return TARGET if drafts(model) else DENOISER if quirk(model.config.model_type, Need.CANVAS) else READER
     if cache_name(model):
         return ""
     why = quirk(model.config.model_type, Need.NO_CACHE)

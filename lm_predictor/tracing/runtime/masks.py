@@ -24,8 +24,8 @@ from .forward import Runnable, call
 from .given import reads
 
 # %% auto #0
-__all__ = ['PAIRS', 'OF_READERS', 'REACHES', 'MASKED', 'WORKLOADS', 'MORE', 'reach', 'pairs_formula', 'weightless', 'LeftPairs',
-           'left_pairs', 'one_thread', 'kept_pairs']
+__all__ = ['PAIRS', 'WORDS', 'OF_READERS', 'REACHES', 'MASKED', 'WORKLOADS', 'MORE', 'reach', 'pairs_formula', 'weightless',
+           'LeftPairs', 'left_pairs', 'one_thread', 'kept_pairs']
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #2f6c44bb
 _FREE = "max(0, min(seq_len, {most} - cache_len))"
@@ -82,14 +82,20 @@ def _on_one_side(most: str) -> str:
     return f"{few}*({few} - 1)/2 + (seq_len - {few})*{most}"
 
 
+WORDS = "none: each word of each token"  # of logits that a model takes, which are no scores of an attention
 _OWN = "seq_len + seq_len*(seq_len + 1)/2"
 OF_READERS = {  # of models with an encoder: without cached tokens, the encoder reads; with them, the decoder writes
     False: {
         "start": parse("1"), "prompt": parse("seq_len"), "prompt and start": parse("seq_len + 1"),
         "window both ways": parse(f"seq_len + {_on_one_side('((sliding_window + 1)//2 - 1)')} + "
                                   f"{_on_one_side('(sliding_window//2)')}"),
+        # of a canvas, of which each token sees all others
+        "read and canvas": parse("canvas_length*(seq_len + canvas_length)"),
+        "read in a window, and canvas": parse("canvas_length*(min(seq_len, sliding_window - 1) + canvas_length)"),
     },
     True: {
+        WORDS: parse("seq_len*vocab_size"),
+        "cached in a window, and full": parse("seq_len*(min(cache_len, sliding_window - 1) + seq_len)"),
         "written": parse(_OWN),
         "written in a window": parse(_AT_MOST.format(most="sliding_window")).substitute({"cache_len": 1}),
         "read and written": parse(f"seq_len*cache_len + {_OWN}"),
@@ -109,19 +115,19 @@ def reach(config) -> int:
 
 
 def pairs_formula(name: str, config, symbols=()) -> Formula | None:
-    """One of PAIRS or OF_READERS by name; None for an unknown one.
+    """One of PAIRS or OF_READERS by name; None for an unknown one, and for no attention.
 
     With a config's length of a chunk, of a window, and the tokens or blocks of them that it picks for a query, where
     these are not among `symbols`.
     """
-    own, picked = text_config(config), ("index_topk", _BLOCK, "index_topk_blocks", "image_tokens")
+    own, picked = text_config(config), ("index_topk", _BLOCK, "index_topk_blocks", "image_tokens", "canvas_length")
     numbers = {n: getattr(own, n, None) or 1 for n in (_CHUNK, *picked) if n not in symbols}
     if _CHUNK in symbols:
         numbers[_CHUNK] = parse(canonical(_CHUNK))
     if getattr(own, "window_size", None):
         numbers["sliding_window"] = parse("window_size") if "window_size" in symbols else own.window_size
     known = PAIRS | OF_READERS[False] | OF_READERS[True]
-    return known[name].substitute(numbers) if name else None
+    return known[name].substitute(numbers) if name not in ("", WORDS) else None
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #5562d1c1
 class _WithoutMemory(TorchFunctionMode):
@@ -207,23 +213,24 @@ def one_thread():
 WORKLOADS = ((5, 0), (9, 0), (1, 4), (3, 4), (1, 17), (4, 13))  # new tokens, cached tokens
 MORE = ((12, 0), (8, 4))  # of models with an encoder
 _PICKED = {_BLOCK: 3, "index_topk_blocks": 2}  # of them
+_CANVAS = {"canvas_length": 8}
 
 
-def _explain(counts: tuple, window: int, image: int = 0, workloads: tuple = WORKLOADS, candidates: dict = PAIRS) -> str:
-    "The name of the pattern that keeps so many pairs at these workloads"
-    widths = {"sliding_window": window, "attention_chunk_size": window, "index_topk": window + 1,
-              "image_tokens": image} | _PICKED
+def _explain(counts: tuple, widths: dict, workloads: tuple = WORKLOADS, candidates: dict = PAIRS) -> str:
+    "The name of the pattern that keeps so many pairs at these workloads; widths: `sliding_window` and others, of a config"
+    window = widths["sliding_window"]
+    widths = widths | {"attention_chunk_size": window, "index_topk": window + 1} | _PICKED | _CANVAS
     for name, pairs in candidates.items():
         if list(counts) == [pairs.evaluate({"seq_len": s, "cache_len": c} | widths) for s, c in workloads]:
             return name
     return ""
 
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #127e1297
-def _named(config, found: dict, sizes: tuple, candidates: dict) -> list[str]:
+def _named(config, found: dict, widths: dict, candidates: dict) -> list[str]:
     "The patterns of the attentions that were counted: {(new, cached tokens): pairs of each}; raises TraceError"
     if len({len(counts) for counts in found.values()}) != 1:
         raise TraceError(f"{config.model_type}: the number of attentions depends on the workload")
-    return [_explain(counts, *sizes, tuple(found), candidates) for counts in zip(*found.values())]
+    return [_explain(counts, widths, tuple(found), candidates) for counts in zip(*found.values())]
 
 
 def kept_pairs(config, apart: bool = False) -> tuple[list[str], list[str]]:
@@ -236,15 +243,17 @@ def kept_pairs(config, apart: bool = False) -> tuple[list[str], list[str]]:
     for name in REACHES:
         if getattr(text_config(cut), name, None):
             set_attribute(cut, name, window)
-    for name, size in ({"index_topk": window + 1} | _PICKED).items():
+    for name, size in ({"index_topk": window + 1} | _PICKED | _CANVAS).items():
         if getattr(text_config(cut), name, None):
             set_attribute(cut, name, size)
     with torch.device("cpu"), defaults(), torch.no_grad(), one_thread():
         model = weightless(cut, apart)
-        reader, image = reads(model.model), getattr(model.model, "image_tokens", 0)
+        reader = reads(model.model)
         found = {sizes: left_pairs(model, 1, *sizes) for sizes in (*WORKLOADS, *(MORE if reader else ()))}
+    widths = {"sliding_window": window, "image_tokens": getattr(model.model, "image_tokens", 0),
+              "vocab_size": getattr(text_config(cut), "vocab_size", 0)}
     if not reader:
-        return (names := _named(config, found, (window, image), PAIRS)), names
+        return (names := _named(config, found, widths, PAIRS)), names
     parts = [{sizes: n for sizes, n in found.items() if bool(sizes[1]) == cached} for cached in (False, True)]
-    alone, beside = (_named(config, part, (window, image), of | PAIRS) for part, of in zip(parts, OF_READERS.values()))
+    alone, beside = (_named(config, part, widths, of | PAIRS) for part, of in zip(parts, OF_READERS.values()))
     return alone, beside

@@ -20,6 +20,7 @@ class Need(Enum):
     ALL_TOKENS = "to be given the cached tokens again, beside its cache"
     CODEBOOKS = "one row of token ids for each codebook of a sequence"
     PLACES = "to be given the place of each token on a page"
+    CANVAS = "to be given a canvas of tokens, which its decoder denoises all at once"
     IMAGE = "to be given the tokens of an image, at which its layers look"
 
 
@@ -50,6 +51,7 @@ QUIRKS = (
     Quirk("cpmant", Need.ALL_TOKENS, "it drops the cached ones itself"),
     Quirk("idefics", Need.IMAGE, _LOOKS),
     Quirk("pp_formulanet", Need.IMAGE, _LOOKS),
+    Quirk("diffusion_gemma", Need.CANVAS, "its decoder writes whole blocks of tokens"),
     Quirk("udop", Need.PLACES, "its encoder embeds them, and keys are nearer or farther by them"),
 )
 

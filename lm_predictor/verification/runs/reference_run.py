@@ -141,8 +141,8 @@ class Evidence:
 def sized(config, values: dict):
     "A copy of a config with the given numbers in place of its integers, and of the width of a head that it leaves out"
     cut = copy.deepcopy(config)
-    for attribute in integers(config):
-        set_attribute(cut, attribute, values.get(canonical(attribute), getattr(text_config(config), attribute)))
+    for attribute, number in integers(config).items():
+        set_attribute(cut, attribute, values.get(canonical(attribute), number))
     if "head_dim" in values.keys() - {canonical(attribute) for attribute in integers(config)}:
         set_attribute(cut, "head_dim", values["head_dim"])
     padding, words = (getattr(text_config(cut), n, None) for n in ("pad_token_id", "vocab_size"))
