@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 vision = importlib.import_module("vision")
 
 REFUSED = {  # type -> why no record of its language part ships
-    "diffusion_gemma": "draws the tokens that it denoises", "qwen4_exp": "looks for tokens by their data"}
+    "qwen4_exp": "looks for tokens by their data"}
 
 
 @pytest.mark.parametrize("kind", architectures()["images"])
@@ -62,9 +62,11 @@ CONFIGS = {
     "pix2struct": {"hidden_size": 512, "num_heads": 8, "num_layers": 3, "d_ff": 768, "vocab_size": 3000},
     "florence2": BART,
     "pp_formulanet": {"d_model": 256, "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 512},
+    "diffusion_gemma": {**EXPERTS, "num_hidden_layers": 7, "global_head_dim": 192, "num_experts": 16, "top_k_experts": 2,
+                        "num_key_value_heads": 4, "num_global_key_value_heads": 2, "sliding_window": 12},
 }
 AT_THE_TOP = {  # whose entries lie at the top, or in two stacks
-    "udop": {"d_model": 256, "num_heads": 4, "d_ff": 512, "vocab_size": 1000},
+    "udop": {"d_model": 256, "num_heads": 4, "num_layers": 3, "d_ff": 512, "vocab_size": 1000},
     "t5gemma2": {"encoder": {"text_config": STACK, "vision_config": {}}, "decoder": STACK},
     "idefics": {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 512,
                 "vocab_size": 1000, "vision_config": {"embed_dim": 768, "image_size": 448, "num_hidden_layers": 5}},
@@ -157,6 +159,44 @@ def test_an_encoder_reads_and_the_decoder_writes():
     assert [run.totals.matmul_flops for run in ran] == counted
 
 
+def test_an_encoder_reads_and_the_decoder_denoises_a_canvas():
+    "What transformers itself counts for the prompt with a first step, and for a later one; no code of ours in between"
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
+    text = {k: v for k, v in CONFIGS["diffusion_gemma"].items() if k != "num_experts_per_tok"}
+    eyes = {"model_type": "gemma4_vision", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    whole = DiffusionGemmaConfig(text_config=text, vision_config=eyes, canvas_length=21)
+    model = DiffusionGemmaForBlockDiffusion._from_config(
+        whole, attn_implementation="eager", experts_implementation="batched_mm").eval()
+    cost = analyze({"model_type": "diffusion_gemma", "text_config": text, "canvas_length": 21}, trace=False)
+    ids, counted = lambda n: torch.zeros((2, n), dtype=torch.long), []
+    with torch.no_grad():
+        with FlopCounterMode(display=False) as counter:
+            out = model(input_ids=ids(17), decoder_input_ids=ids(21))
+        counted.append(counter.get_total_flops())
+        with FlopCounterMode(display=False) as counter:
+            model(decoder_input_ids=ids(21), past_key_values=out.past_key_values, self_conditioning_logits=out.logits)
+        counted.append(counter.get_total_flops())
+    ran = [cost.at(batch_size=2, seq_len=new, cache_len=read, execution="eager") for new, read in ((17, 0), (21, 17))]
+    assert [run.totals.matmul_flops for run in ran] == counted
+    assert cost.parameters == sum(p.numel() for n, p in model.named_parameters() if "vision" not in n)
+
+
+@pytest.mark.parametrize("length", [0, -3, 2.5, "256", None, True])
+def test_a_canvas_has_a_whole_number_of_tokens(length):
+    with pytest.raises(ModelError, match="canvas_length must be a positive integer"):
+        analyze({"model_type": "diffusion_gemma", "text_config": {}, "canvas_length": length}, trace=False)
+
+
+def test_a_drafter_is_answered_by_its_own_class():
+    "Not by the class of its text_config, whose layers have keys and values of their own"
+    text = {**vision.type_config("gemma4_assistant")["text_config"], "hidden_size": 512, "head_dim": 64}
+    config = {"model_type": "gemma4_assistant", "text_config": text, "backbone_hidden_size": 1536}
+    cost = analyze(config, trace=False)
+    assert cost.parameters == built_parameters(full_config(config)) and cost.record.model_type == "gemma4_assistant"
+
+
 def test_an_image_that_layers_look_at_has_as_many_tokens_as_its_class_makes_of_it():
     "The entry of the part for language is what the part for images makes, at several sizes"
     import torch
@@ -181,6 +221,9 @@ def test_stacks_that_differ_are_refused():
     other = {"model_type": "florence2", "text_config": {**BART, "num_hidden_layers": 12}}
     with pytest.raises(ModelError, match="num_hidden_layers"):  # BART's other name of its encoder's
         analyze(other, trace=False)
+    longer = {"model_type": "udop", "num_layers": 6, "num_decoder_layers": 4}
+    with pytest.raises(ModelError, match="its stacks have num_decoder_layers 4 and num_layers 6 layers, traced with as m"):
+        analyze(longer, trace=False)
     alone = {"model_type": "t5gemma2", "encoder": {}, "decoder": STACK}
     with pytest.raises(ModelError, match="head_dim is null in its encoder and 128 in its decoder"):
         analyze(alone, trace=False)

@@ -82,6 +82,9 @@ def spelt(record: ModelRecord, config: dict) -> dict:
         if isinstance(types := config.get(name), list):
             config = config | {name: [LEGACY_LAYER_TYPES.get(t, t) if isinstance(t, str) else t for t in types]}
     inner = {name: value for name in record.aliases if "." in name and (value := entry_at(config, name)) is not None}
+    if unread := next((name for name in record.layers.get("unread", ()) if name in config), None):
+        target = record.aliases.get(unread, unread)
+        raise ModelError(f"config: {unread} is the number of layers of one stack alone; {target} is that of both")
     for name, value in {**config, **inner}.items():
         target = record.aliases.get(name, name)
         if target != name and config.get(target, value) != value:

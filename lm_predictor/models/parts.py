@@ -71,6 +71,9 @@ def _without_text(kind: str, config: dict) -> str:
     return f"config: {kind} keeps its language model in {place}, and this one has none{found}"
 
 
+_DRAFTERS = ("gemma4_assistant", "gemma4_unified_assistant")  # whose class is more than the model of its text_config
+
+
 def _parts_left(config: dict) -> list[str]:
     "The parts of a config that are not its language model's"
     left = sorted(n for n, v in config.items() if (n.endswith("_config") or n == "encoder") and isinstance(v, dict))
@@ -80,6 +83,8 @@ def _parts_left(config: dict) -> list[str]:
 def _inside(kind: str, config: dict, usual: str) -> tuple[dict, str]:
     "The config of the language model in a config, and what is said of the parts left out; raises ModelError"
     left, own = _parts_left(config), _place(config)
+    if kind in _DRAFTERS:
+        return config, ""
     others = f", without {' and '.join(left)}" if left else ""
     alone = f"the language model of {kind} alone{others}: figures and parameters are of its"
     if own:

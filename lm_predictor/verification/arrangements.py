@@ -16,7 +16,7 @@ from ..models.config.kinds import count_symbol, layers_by_kind
 from ..records.cases import Case
 from ..records.graph import Graph
 from ..records.model import ModelRecord
-from ..tracing.config.counted import MANY, Pattern, drawn_layers, layer_keys, _within
+from ..tracing.config.counted import MANY, Pattern, drawn_layers, layer_keys, misleading, _within
 from ..tracing.config.spellings import remade
 from ..tracing.config.reads import plain
 from ..tracing.runtime.building import defaults
@@ -59,7 +59,7 @@ def arrangements(pattern: Pattern) -> dict[tuple, list]:
     "Set of kinds -> the arrangements that were drawn of it: (changes of the config, how many layers, the kind of each)"
     rng, found = random.Random(0), {}
     for given in reversed(pattern.ways):
-        for many in (*MANY, 1, 2):
+        for many in (n for n in (*MANY, 1, 2) if not misleading(pattern, n)):
             for _ in range(20 * len(pattern.kinds)):
                 drawn = drawn_layers(pattern, many, given, rng)
                 if drawn:

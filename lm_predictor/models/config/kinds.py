@@ -146,6 +146,10 @@ def _of_each(raw: dict, column: dict, layers: int) -> list:
 # %% ../../../nbs/models/config/03_kinds.ipynb #919b8ae6
 def _many(raw: dict, layers: dict):
     "How many layers a config has; where its class counts its list of them, as many as that has"
+    said = [raw[n] if raw.get(n) is not None else usual for n, usual in layers.get("stacks", {}).items()]
+    if len({n for n in said if n is not None}) > 1:
+        named = " and ".join(f"{n} {v}" for n, v in zip(layers["stacks"], said) if v is not None)
+        raise ModelError(f"config: its stacks have {named} layers, traced with as many in each")
     lists = [v for c in layers["columns"] for v in (raw.get(c["name"]), entry_at(raw, c.get("key", "")))]
     long = [len(v) for v in lists if isinstance(v, (str, list))] if layers.get("derived") else []
     return long[0] if long else config_value(raw, list(LAYERS), layers["default"])

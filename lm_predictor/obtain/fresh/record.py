@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from ...records.storage.files import file_of, model_path
-from ...models.config.attributes import flat, part_of, stating
+from ...models.config.attributes import LAYERS, flat, part_of, stating
 from ...models.sources.hub import quiet
 from ...models.sources.loading import full_config
 from ...models.matching import fits, note_given, symbol_values
@@ -197,6 +197,8 @@ def note_unkept(record: ModelRecord, config: dict) -> ModelRecord:
         if wrong and len(names) == 1:
             about = record.symbols[names[0]]
             record = replace(record, symbols=record.symbols | {names[0]: about | {"names": [key, *about["names"]]}})
+        elif wrong and key in LAYERS and record.layers:  # which one of its stacks alone takes
+            record = replace(record, layers=record.layers | {"unread": [*record.layers.get("unread", ()), key]})
         elif wrong:
             record = replace(record, settings=record.settings | {key: {"value": None, "default": None}})
     return record

@@ -21,13 +21,13 @@ from ...models.config.overrides import overrides
 from ...models.config.settings import bookkeeping
 from .reads import consumed_keys, follows, plain
 from lm_predictor.tracing.config.spellings import (
-    end_of, lists_of_class, namings, remade, sharings, spellings, spelt_as
+    end_of, lists_of_class, namings, remade, sharings, spellings, spelt_as, stacks
 )
 from ..runtime.building import build
 from ..runtime.layers import layer_count, layer_key, layer_lists, layers_name, per_layer
 
 # %% auto #0
-__all__ = ['NUMBERS', 'MANY', 'Pattern', 'layer_keys', 'drawn_layers', 'counted_layers', 'alike_up_to']
+__all__ = ['NUMBERS', 'MANY', 'Pattern', 'layer_keys', 'misleading', 'drawn_layers', 'counted_layers', 'alike_up_to']
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de05
 _BY = ("every", "step", "first and every")
@@ -131,20 +131,34 @@ class Pattern:
         return sorted({bool(named), not ruled})
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de0e
-def _built(config) -> tuple[list, int]:
-    "What makes up the kind of each layer, as the model is built on the meta device, and how many weights are in none"
+def _built(config, places=()) -> tuple[list, int, list]:
+    """What makes up the kind of each layer, as the model is built on the meta device, and how many weights are in none.
+
+    Last the places of its lists of layers, of those in `places` where some are given: a list of another kind may happen
+    to have as many entries.
+    """
     many = layer_count(config)
     with torch.device("meta"):
         model = build(config)
     lists, said = layer_lists(model, many), per_layer(config, many)
+    lists = {place: layers for place, layers in lists.items() if not places or place in places}
     keys = [(layer_key(lists, {}, i)[0], {n: str(v[i]) for n, v in said.items()}) for i in range(many)]
     inside = {id(p) for layers in lists.values() for layer in layers for p in layer.parameters()}
-    return keys, sum(p.numel() for p in model.parameters() if id(p) not in inside)
+    return keys, sum(p.numel() for p in model.parameters() if id(p) not in inside), [*lists]
 
 
 def layer_keys(config) -> list[tuple]:
     "What makes up the kind of each layer, as the model is built on the meta device"
     return _built(config)[0]
+
+
+def misleading(pattern: Pattern, many: int) -> bool:
+    "Whether a model of a pattern with so many layers happens to have another list with as many entries"
+    own = _built(_within(pattern.whole, pattern.config))[2]
+    try:
+        return not {*_built(_within(pattern.whole, remade(pattern.config, {}, many)))[2]} <= {*own}
+    except Exception:  # a config class and a constructor refuse in many ways
+        return False
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #97cdcc0c
 def _entries(pattern: Pattern, many: int, given: bool, rng: random.Random) -> dict:
@@ -207,7 +221,7 @@ def _holds(pattern: Pattern, many: int, given: bool, own: tuple, rng: random.Ran
         if drawn is None:
             return None
         try:
-            now, outside = _built(_within(pattern.whole, remade(pattern.config, drawn[0], many)))
+            now, outside, _ = _built(_within(pattern.whole, remade(pattern.config, drawn[0], many)), own[2])
         except Exception:  # a config class and a constructor refuse in many ways
             continue
         alike = [own[0][pattern.kinds[k][0]] for k in drawn[1]]
@@ -342,6 +356,14 @@ def _empty(config, column: dict) -> dict:
         return {}
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #41558732
+def _stacks(config) -> dict:
+    "The entries that all say the number of layers, in order, with what each is where it is not given, None: the next"
+    names = stacks(config)
+    made = lambda rest: type(config)(**{n: 41 for n in rest}) if rest else type(config)()
+    usual = {n: getattr(made(names[i + 1:]), n) for i, n in enumerate(names)} if len(names) > 1 else {}
+    return {"stacks": {n: None if v == 41 else v for n, v in usual.items()}} if usual else {}
+
+
 def _stated(pattern: Pattern, own: tuple) -> dict:
     "A pattern as records hold it, with the most layers that it was seen to hold for, None where also for twice as many"
     config, many = pattern.config, layer_count(pattern.config)
@@ -352,6 +374,7 @@ def _stated(pattern: Pattern, own: tuple) -> dict:
         further = False
     return {
         "default": layer_count(type(config)()) or None, "most": None if further else many,
+        **_stacks(config),
         **({"derived": True} if isinstance(getattr(type(config), layers_name(config), None), property) else {}),
         "columns": [c | _others(config, c) | _empty(config, c) for c in pattern.columns],
         "kinds": [list(row) for row in pattern.rows]

@@ -15,7 +15,7 @@ from .reads import consumed_keys, inner_words, words_of, written
 from ..runtime.layers import layer_count, layers_name, per_layer
 
 # %% auto #0
-__all__ = ['lists_of_class', 'remade', 'spelt_as', 'spellings', 'sharings', 'namings', 'end_of']
+__all__ = ['lists_of_class', 'stacks', 'remade', 'spelt_as', 'spellings', 'sharings', 'namings', 'end_of']
 
 # %% ../../../nbs/tracing/config/03_spellings.ipynb #c6f7b5a5
 def lists_of_class(config) -> set[str]:
@@ -35,6 +35,12 @@ def lists_of_class(config) -> set[str]:
     return {name for name in free if isinstance(longer.get(name), list) and longer[name] != whole[name]}
 
 # %% ../../../nbs/tracing/config/03_spellings.ipynb #9ccca494
+def stacks(config) -> list[str]:
+    "The entries in which a config says its number of layers: of a model with an encoder that gives as many to each stack"
+    own, many = text_config(config).to_dict(), layer_count(config)
+    return [name for name in LAYERS if name == layers_name(config) or type(own.get(name)) is int and own[name] == many]
+
+
 def remade(config, changes: dict, many: int):
     "A config like another one, with other entries and so many layers"
     own, computed, given = text_config(config).to_dict(), lists_of_class(config), {}
@@ -43,7 +49,7 @@ def remade(config, changes: dict, many: int):
         whole, _, part = key.partition(".")
         if value is not None:
             given[whole] = {**given.get(whole, {}), part: value} if part else value
-    entries |= given | {layers_name(config): many}
+    entries |= given | dict.fromkeys(stacks(config), many)
     made = type(config)(**entries)
     if not (by := dict(overrides(own) or ())):
         return made
