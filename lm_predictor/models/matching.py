@@ -25,6 +25,18 @@ from ..records.source import SourceState, source_state
 __all__ = ['LEGACY_LAYER_TYPES', 'spelt', 'symbol_values', 'with_layers_of', 'value_given', 'misfits', 'fits', 'has_every_kind',
            'note_given', 'unknown_names', 'left_to_class', 'stored_records', 'outdated']
 
+# %% ../../nbs/models/00_matching.ipynb #6a1e0213
+def _of_full(record: ModelRecord, config: dict) -> dict:
+    "What a config that says what single layers have otherwise has in those of full attention, for a record's symbols"
+    names = [name for name in OF_FULL if any(name in about["names"] for about in record.symbols.values())]
+    if not names or not isinstance(config.get("per_layer_config"), dict):
+        return {}
+    rows = of_full(config)
+    usual = {name: config.get(own, about["default"]) for name, own in OF_FULL.items()
+             for about in record.symbols.values() if own in about["names"]}
+    known = rows or not overrides(config)
+    return {name: rows.get(name, usual.get(name)) if known else None for name in names}
+
 # %% ../../nbs/models/00_matching.ipynb #48f4d967
 LEGACY_LAYER_TYPES = {  # of transformers.configuration_utils, which renames them in every config
     "mamba": "linear_attention", "attention": "full_attention",
@@ -42,18 +54,6 @@ def _tied(record: ModelRecord, config: dict):
     idle = [c.get("tie_word_embeddings") or 0 for c, usual in both if usual is None]
     strange = [v for v in (*said, *idle) if v not in (0, 1)]  # a mistake, found where the symbol is read
     return strange[0] if strange else any(map(bool, said))
-
-
-def _of_full(record: ModelRecord, config: dict) -> dict:
-    "What a config that says what single layers have otherwise has in those of full attention, for a record's symbols"
-    names = [name for name in OF_FULL if any(name in about["names"] for about in record.symbols.values())]
-    if not names or not isinstance(config.get("per_layer_config"), dict):
-        return {}
-    rows = of_full(config)
-    usual = {name: config.get(own, about["default"]) for name, own in OF_FULL.items()
-             for about in record.symbols.values() if own in about["names"]}
-    known = rows or not overrides(config)
-    return {name: rows.get(name, usual.get(name)) if known else None for name in names}
 
 
 def _for_every_layer(record: ModelRecord, config: dict) -> dict:

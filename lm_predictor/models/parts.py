@@ -125,11 +125,7 @@ def _looking(config: dict) -> dict:
     return left | ({"vision_config": width} if width else {}) | image_tokens(config)
 
 
-# %% ../../nbs/models/02_parts.ipynb #9a96a49b
-# a whole whose class says how wide what its decoder sees is: type -> entry of the decoder, part and entry that say it
-_SEEN = {"blip": ("encoder_hidden_size", "vision_config", "hidden_size")}
-
-
+# %% ../../nbs/models/02_parts.ipynb #6a1e0215
 def _canvas(config: dict) -> dict:
     "The entry with the tokens that the decoder of a whole denoises at once; empty for one that has no such decoder"
     own, name = config.get("text_config"), "canvas_length"
@@ -138,6 +134,10 @@ def _canvas(config: dict) -> dict:
     if type(tokens := config.get(name, 256)) is not int or tokens < 1:
         raise ModelError(f"config: {name} must be a positive integer, got {json.dumps(tokens)[:40]}")
     return {name: tokens}
+
+# %% ../../nbs/models/02_parts.ipynb #9a96a49b
+# a whole whose class says how wide what its decoder sees is: type -> entry of the decoder, part and entry that say it
+_SEEN = {"blip": ("encoder_hidden_size", "vision_config", "hidden_size")}
 
 
 def _as_part(kind: str, given: dict, language: dict) -> dict:

@@ -47,9 +47,8 @@ MEANING = {
     "num_experts_per_tok": "experts that one token is routed to", "moe_intermediate_size": "inner width of one expert",
     "word_embed_proj_dim": "width of the token embedding where it is projected to hidden_size",
     "sliding_window": "tokens that a token attends to at most",
-    "global_head_dim": "width of one attention head in the layers of full attention",
-    "num_global_key_value_heads": "heads of keys and values in the layers of full attention",
-    "canvas_length": "tokens that a decoder denoises at once",
+    "canvas_length": "tokens denoised at once", "global_head_dim": "width of a head of full attention",
+    "num_global_key_value_heads": "heads of keys and values of full attention",
     "image_tokens": "tokens of the image that each sequence looks at, where no sequence is without one",
     "use": "which of the ways in which a model uses the class, numbered in the order of their first calls", **WORKLOAD
 }
@@ -124,7 +123,7 @@ def _head_parts(values: dict, width: int) -> tuple[int, str]:
     exact = all(int(given * n) == share * n for n in range(parts, 512, parts))
     return (parts, "head_part") if parts > 2 and width % parts == 0 and exact else (2, "half_head_dim")
 
-# %% ../../../nbs/models/config/00_attributes.ipynb #a77e1003
+# %% ../../../nbs/models/config/00_attributes.ipynb #6a1e0217
 _FEW = "num_global_key_value_heads"
 
 
@@ -143,7 +142,7 @@ def _relate_fewer(attributes: dict, named: str, name: str, parts: int, few: int)
     more = [f"num_kv_heads % {_FEW} == 0", f"num_kv_heads > {_FEW}"] if few > 1 else []
     return rewrite, ["num_heads % num_kv_heads == 0", "num_heads > num_kv_heads", *more]
 
-
+# %% ../../../nbs/models/config/00_attributes.ipynb #a77e1003
 def _relate_counts(values: dict, attributes: dict, named: str, concrete=frozenset()) -> tuple[dict, list]:
     "The numbers of heads of queries, and of keys and values, put into `attributes`; gives (rewrite, assumptions)"
     name = next((n for n in _KV_HEADS if n in values), "")

@@ -27,7 +27,7 @@ from ..runtime.building import build
 from ..runtime.layers import layer_count, layer_key, layer_lists, layers_name, per_layer
 
 # %% auto #0
-__all__ = ['NUMBERS', 'MANY', 'Pattern', 'layer_keys', 'misleading', 'drawn_layers', 'counted_layers', 'alike_up_to']
+__all__ = ['NUMBERS', 'MANY', 'Pattern', 'layer_keys', 'drawn_layers', 'misleading', 'counted_layers', 'alike_up_to']
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de05
 _BY = ("every", "step", "first and every")
@@ -151,15 +151,6 @@ def layer_keys(config) -> list[tuple]:
     "What makes up the kind of each layer, as the model is built on the meta device"
     return _built(config)[0]
 
-
-def misleading(pattern: Pattern, many: int) -> bool:
-    "Whether a model of a pattern with so many layers happens to have another list with as many entries"
-    own = _built(_within(pattern.whole, pattern.config))[2]
-    try:
-        return not {*_built(_within(pattern.whole, remade(pattern.config, {}, many)))[2]} <= {*own}
-    except Exception:  # a config class and a constructor refuse in many ways
-        return False
-
 # %% ../../../nbs/tracing/config/01_counted.ipynb #97cdcc0c
 def _entries(pattern: Pattern, many: int, given: bool, rng: random.Random) -> dict:
     "An entry drawn by chance for each rule of a pattern; given: also a list of the layers that a rule picks"
@@ -203,6 +194,15 @@ def _within(outer, inner):
     found = copy.copy(outer)
     setattr(found, part_of(outer), inner)
     return found
+
+# %% ../../../nbs/tracing/config/01_counted.ipynb #6a1e0220
+def misleading(pattern: Pattern, many: int) -> bool:
+    "Whether a model of a pattern with so many layers happens to have another list with as many entries"
+    own = _built(_within(pattern.whole, pattern.config))[2]
+    try:
+        return not {*_built(_within(pattern.whole, remade(pattern.config, {}, many)))[2]} <= {*own}
+    except Exception:  # a config class and a constructor refuse in many ways
+        return False
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #12c0de10
 MANY = (3, 5, 7, 11)  # numbers of layers at which a pattern is tried

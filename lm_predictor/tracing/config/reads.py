@@ -17,9 +17,9 @@ from dataclasses import dataclass, fields, is_dataclass
 import torch
 
 from ...formula.caches import registered
-from ...models.config.attributes import LAYERS, NESTED, flat, text_config
+from ...models.config.attributes import LAYERS, NESTED, flat, part_of, text_config
 from ...models.sources.hub import quiet
-from ...models.config.overrides import OF_FULL
+from ...models.config.overrides import OF_FULL, of_full
 from ...models.config.settings import SHARE, bookkeeping, essence, setting
 from ..runtime.building import build
 from ..runtime.forward import Runnable, call
@@ -29,7 +29,8 @@ from ..recording.shapes import KnownShapes
 
 # %% auto #0
 __all__ = ['WatchedFloat', 'written', 'consumed_keys', 'words_of', 'inner_names', 'inner_words', 'class_keys', 'takes_list',
-           'plain', 'follows', 'Reads', 'config_reads', 'copied_names', 'settings_of']
+           'config_defaults', 'usual_entries', 'plain', 'follows', 'Reads', 'config_reads', 'copied_names',
+           'settings_of']
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #6f699d1c
 _OTHERS = (  # who reads a config for other ends than the forward
@@ -156,6 +157,24 @@ def takes_list(config_class, name: str) -> bool:
     "Whether a config class takes a list, with a number for each layer, in the place of a number"
     kinds = {f.name: str(f.type) for f in fields(config_class)} if is_dataclass(config_class) else {}
     return {"int", "list[int]"} <= {kind.strip() for kind in kinds.get(name, "").split("|")}
+
+# %% ../../../nbs/tracing/config/00_reads.ipynb #6a1e0225
+def config_defaults(config) -> dict:
+    "What the config class of a config holds when nothing is given"
+    try:
+        return type(config)().to_dict()
+    except Exception:  # a few config classes cannot be built without arguments
+        part = part_of(config)
+        stated = getattr(type(config), "__dataclass_fields__", {})
+        own = {n: f.default for n, f in stated.items() if type(f.default) in (bool, int)}
+        return {**own, part: config_defaults(text_config(config))} if part else {}
+
+
+def usual_entries(config) -> dict:
+    "The same, with the language model's entries at the top, and what its layers of full attention have otherwise"
+    usual = flat(config_defaults(config))
+    return usual | of_full(usual)
+
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #0ab29131
 def plain(config) -> dict:

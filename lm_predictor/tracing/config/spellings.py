@@ -36,11 +36,11 @@ def lists_of_class(config) -> set[str]:
 
 # %% ../../../nbs/tracing/config/03_spellings.ipynb #9ccca494
 def stacks(config) -> list[str]:
-    "The entries in which a config says its number of layers: of a model with an encoder that gives as many to each stack"
+    "The entries in which a config says its number of layers: of a model with an encoder those of both stacks, if alike"
     own, many = text_config(config).to_dict(), layer_count(config)
     return [name for name in LAYERS if name == layers_name(config) or type(own.get(name)) is int and own[name] == many]
 
-
+# %% ../../../nbs/tracing/config/03_spellings.ipynb #6a1e0222
 def remade(config, changes: dict, many: int):
     "A config like another one, with other entries and so many layers"
     own, computed, given = text_config(config).to_dict(), lists_of_class(config), {}

@@ -19,12 +19,17 @@ from ...cost.rules.operators import reached_experts
 from ...formula.tree import Formula
 from ...formula.language import parse, parse_condition, total
 from ...formula.symbolic import from_sympy
-from ...models.config.attributes import canonical, flat, part_of, said_again, text_config, window_of
+from ...models.config.attributes import canonical, said_again, text_config, window_of
 from ...models.config.kinds import count_symbol
-from ...models.config.overrides import of_full
 from ...records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ...records.model import ModelRecord
 from ...records.source import source_file
+
+# %% auto #0
+__all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'condition_text', 'form_conditions',
+           'region_conditions', 'assumptions_of', 'padding', 'experts_of', 'model_record']
+
+# %% ../../../nbs/tracing/lowering/00_graphs.ipynb #6a1e0227
 from ..recording.loops import held
 from ..runtime.building import GROUPED, Absent, grouped_here
 from ..runtime.forward import shown_modules
@@ -33,14 +38,12 @@ from ..runtime.layers import layer_count, layers_name
 from ..runtime.masks import kept_pairs, pairs_formula
 from ..recording.recorder import Call, Op, Recorder, TraceError, distinct, shown_file, statement_at
 from ..config.counted import alike_up_to
-from ..config.reads import class_keys, copied_names, inner_names, settings_of, takes_list
+from lm_predictor.tracing.config.reads import (
+    class_keys, copied_names, inner_names, settings_of, takes_list, usual_entries
+)
 from ..config.ties import TIE, says_tied, ties_of
 from ..roads.symbolic import Form, ModelTrace
 from ...records.cases import Case
-
-# %% auto #0
-__all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'condition_text', 'form_conditions',
-           'region_conditions', 'assumptions_of', 'padding', 'config_defaults', 'experts_of', 'model_record']
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #97ff7413
 def item_bytes(storage, own: torch.dtype = torch.bfloat16) -> Formula:
@@ -323,17 +326,6 @@ def _all_layers(trace: ModelTrace) -> list[str]:
     many = 0 if trace.kinds else layer_count(trace.config)
     return [f"num_layers == {many}"] if many else []
 
-# %% ../../../nbs/tracing/lowering/00_graphs.ipynb #8c5a3d25
-def config_defaults(config) -> dict:
-    "What the config class of a config holds when nothing is given"
-    try:
-        return type(config)().to_dict()
-    except Exception:  # a few config classes cannot be built without arguments
-        part = part_of(config)
-        stated = getattr(type(config), "__dataclass_fields__", {})
-        own = {n: f.default for n, f in stated.items() if type(f.default) in (bool, int)}
-        return {**own, part: config_defaults(text_config(config))} if part else {}
-
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #ef98f1cc
 def _derived_head_dim(config) -> bool:
     "Whether a config class without head_dim makes it hidden_size // num_attention_heads"
@@ -466,8 +458,7 @@ def _regions(texts: list, symbols: dict) -> list[str]:
 def model_record(trace: ModelTrace) -> ModelRecord:
     "The model record of a trace"
     config, write = trace.config, Writer(trace.symbols.clean)
-    base, recorders = flat(config_defaults(config)), trace.recorders
-    base |= of_full(base)
+    base, recorders = usual_entries(config), trace.recorders
     symbols = _symbols_of(trace, base)
     chosen = settings_of(config, {n for s in symbols.values() for n in s["names"]}, trace.mixed)
     copied = copied_names(config, chosen)

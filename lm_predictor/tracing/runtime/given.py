@@ -105,10 +105,10 @@ def _read(model, batch_size, cache_len):
 
 # %% ../../../nbs/tracing/runtime/06_given.ipynb #6a1e0067
 DENOISER = (
-    "an encoder reads the seq_len tokens of a prompt, and the decoder takes the first step on a canvas of canvas_length "
-    "tokens, all of which it denoises at once; where cache_len is not 0, the decoder alone takes a later step, given the "
-    "logits of the last one, on a canvas of seq_len tokens: cache_len are those that the encoder has read, and the "
-    "decoder caches none of its own"
+    "an encoder reads the seq_len tokens of a prompt, and the decoder takes the first step on a canvas of "
+    "canvas_length tokens, all of which it denoises at once; where cache_len is not 0, the decoder alone takes a later "
+    "step, given the logits of the last one, on a canvas of seq_len tokens: cache_len are those that the encoder has "
+    "read, and the decoder caches none of its own"
 )
 
 

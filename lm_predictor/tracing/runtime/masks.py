@@ -179,8 +179,15 @@ class LeftPairs(TorchDispatchMode):
             return torch.zeros(out.shape, dtype=out.dtype)
         if func._schema.name in ("aten::mul_", "aten::div_") and _is_zero(args[0]):
             return args[0]
+        if func._schema.name == "aten::_to_copy" and _is_zero(args[0]):
+            return func(args[0][(0,) * args[0].dim()], **(kwargs or {})).expand(args[0].shape)
+        if func._schema.name == "aten::zeros" and math.prod(args[0]) > 2**24:
+            return func([], **(kwargs or {})).expand(args[0])
         if func._schema.name == "aten::_softmax" and args[0].dim() >= 3:
             scores = args[0]
+            if _is_zero(scores):  # logits that a model takes
+                self.counts.append(scores.shape[-2] * scores.shape[-1])
+                return scores
             left = Fraction(
                 int((scores > MASKED).count_nonzero()), math.prod(scores.shape[:-2])
             )
@@ -217,7 +224,7 @@ _CANVAS = {"canvas_length": 8}
 
 
 def _explain(counts: tuple, widths: dict, workloads: tuple = WORKLOADS, candidates: dict = PAIRS) -> str:
-    "The name of the pattern that keeps so many pairs at these workloads; widths: `sliding_window` and others, of a config"
+    "The name of the pattern that keeps so many pairs at these workloads; widths: `sliding_window` and others"
     window = widths["sliding_window"]
     widths = widths | {"attention_chunk_size": window, "index_topk": window + 1} | _PICKED | _CANVAS
     for name, pairs in candidates.items():

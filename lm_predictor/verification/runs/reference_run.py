@@ -285,7 +285,8 @@ def _one_head(values: dict) -> dict:
     The head is as wide as before, also where the model's width decides that: a config may list a number for each of
     its frequencies.
     """
-    few = dict.fromkeys(values.keys() & {"num_heads", "num_kv_heads", "index_n_heads"}, 1)
+    heads = {"num_heads", "num_kv_heads", "num_global_key_value_heads", "index_n_heads"}
+    few = dict.fromkeys(values.keys() & heads, 1)
     few |= {n: values["num_experts_per_tok"] for n in values if n.endswith("_experts")}
     heads, width = values.get("num_heads", 1), values.get("hidden_size", 1)
     few |= {} if "head_dim" in values or width % heads else {"hidden_size": width // heads}
