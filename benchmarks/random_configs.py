@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from every_key import answered
 from lm_predictor.models.sources.hub import presets
+from lm_predictor.models.config.overrides import of_full
 from lm_predictor.models.config.settings import bookkeeping
 from lm_predictor.models.sources.type_configs import type_config
 from lm_predictor.records.storage.database import Database, shipped_directory
@@ -42,6 +43,12 @@ class Row(NamedTuple):
     said: str
 
 
+def named(config: dict) -> dict:
+    "A config that says what its layers of full attention have otherwise by entries of their own, whichever layers these are"
+    own = of_full(config)
+    return {k: v for k, v in config.items() if k != "per_layer_config"} | own if own else config
+
+
 def bases() -> dict[str, dict]:
     "The config that stands for each shipped type: its first preset, else what its config class has by default"
     from transformers import AutoConfig
@@ -55,9 +62,9 @@ def bases() -> dict[str, dict]:
             usual = AutoConfig.for_model(**given)
             if "text_config" in given:
                 inner = usual.get_text_config().to_dict() | given["text_config"]
-                found[kind] = given | {"text_config": {k: v for k, v in inner.items() if not bookkeeping(k)}}
+                found[kind] = given | {"text_config": named({k: v for k, v in inner.items() if not bookkeeping(k)})}
                 continue
-            found[kind] = {k: v for k, v in usual.to_diff_dict().items() if not bookkeeping(k)} | given
+            found[kind] = named({k: v for k, v in usual.to_diff_dict().items() if not bookkeeping(k)} | given)
     return dict(sorted(found.items()))
 
 
@@ -102,6 +109,8 @@ def drawn(base: dict, rng: random.Random, alike: bool = False) -> dict:
             pick(key, 16, 512, 4096, value)
         elif GROUPED.search(key):
             pick(key, value, max(1, value // 2), 2 * value)
+    if type(base.get("num_decoder_layers")) is int and has(LAYERS):  # of as many layers as its encoder, or of others
+        config["num_decoder_layers"] = rng.choice((config[has(LAYERS)], rng.randint(2, 8)))
     _draw_states(base, config, width, rng)
     _draw_experts(base, config, rng)
     pick("vocab_size" if "vocab_size" in base else None, base.get("vocab_size"), 128 * rng.randint(100, 2000))
