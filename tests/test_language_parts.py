@@ -197,6 +197,21 @@ def test_a_drafter_is_answered_by_its_own_class():
     assert cost.parameters == built_parameters(full_config(config)) and cost.record.model_type == "gemma4_assistant"
 
 
+@pytest.mark.parametrize("given", [
+    {}, {"per_layer_config": {}}, {"global_head_dim": 96}, {"head_dim": 512}, {"per_layer_config": {"5": {"head_dim": 64}}},
+    {"global_head_dim": 96, "per_layer_config": {"05": {"head_dim": 64}}}])
+def test_heads_of_full_attention_are_as_wide_as_their_class_makes_them(given):
+    "An entry of its own, or one for each layer, which counts where both are given; as wide as the others where it is empty"
+    config = {"model_type": "gemma4_unified_text", "num_hidden_layers": 6, **given}
+    assert analyze(config, trace=False).parameters == built_parameters(full_config(config))
+
+
+@pytest.mark.parametrize("layer", [{"4": {"head_dim": 64}}, {"5": {"head_dim": 64, "intermediate_size": 64}}])
+def test_what_other_layers_have_otherwise_is_refused(layer):
+    with pytest.raises(ModelError, match="per_layer_config gives single layers other entries than were traced"):
+        analyze({"model_type": "gemma4_unified_text", "num_hidden_layers": 6, "per_layer_config": layer}, trace=False)
+
+
 def test_an_image_that_layers_look_at_has_as_many_tokens_as_its_class_makes_of_it():
     "The entry of the part for language is what the part for images makes, at several sizes"
     import torch

@@ -37,6 +37,13 @@ def _of_full(record: ModelRecord, config: dict) -> dict:
     known = rows or not overrides(config)
     return {name: rows.get(name, usual.get(name)) if known else None for name in names}
 
+
+def _why_null(config: dict, name: str) -> str:
+    "The sentence about a size that a config gives as null, or that what it says of single layers leaves open"
+    if name in OF_FULL and overrides(config):
+        return "config: per_layer_config gives single layers other entries than were traced"
+    return f"config: {name} must be a positive integer, got null"
+
 # %% ../../nbs/models/00_matching.ipynb #48f4d967
 LEGACY_LAYER_TYPES = {  # of transformers.configuration_utils, which renames them in every config
     "mamba": "linear_attention", "attention": "full_attention",
@@ -148,7 +155,7 @@ def symbol_values(record: ModelRecord, config: dict, absent: list | None = None)
             absent.append(about["names"][-1])
             continue
         elif symbol not in ("num_kv_heads", "tie_word_embeddings") and _null(config, about["names"]):
-            raise ModelError(f"config: {about['names'][-1]} must be a positive integer, got null")
+            raise ModelError(_why_null(config, about["names"][-1]))
         if symbol == "tie_word_embeddings":
             if value not in (0, 1):
                 raise ModelError(f"config: tie_word_embeddings must be true or false, got {value!r}")
