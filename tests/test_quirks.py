@@ -1,4 +1,4 @@
-"Each row of tracing.runtime.quirks is still needed: without it, its type cannot be built or run."
+"Each row of tracing.runtime.quirks is still needed: without it, its type cannot be built or run, or runs another step."
 import pytest
 import torch
 from transformers import AutoConfig
@@ -6,7 +6,7 @@ from transformers import AutoConfig
 from lm_predictor.models.sources.type_configs import type_config
 from lm_predictor.tracing.runtime import quirks
 from lm_predictor.tracing.runtime.building import build, defaults
-from lm_predictor.tracing.runtime.forward import Runnable
+from lm_predictor.tracing.runtime.forward import Runnable, call
 from lm_predictor.tracing.recording.patches import patched
 from lm_predictor.tracing.runtime.quirks import QUIRKS, Need, quirk
 
@@ -30,6 +30,16 @@ def with_data(model_type: str) -> None:
         build(AutoConfig.for_model(model_type, **REFORMER))(torch.ones((2, 3), dtype=torch.long))
 
 
+def first_step(model_type: str) -> None:
+    "A prompt of three tokens, and the first step on a canvas, on tensors without data"
+    config = type_config(model_type)
+    with torch.device("meta"), defaults(), torch.no_grad():
+        model = build(AutoConfig.for_model(config.pop("model_type"), **config))
+        with Runnable(model, apart=False).warm_up().values():
+            tokens = call(model, 2, 3).logits.shape[1]
+    assert tokens == model.config.canvas_length, f"{tokens} of {model.config.canvas_length} tokens"
+
+
 WITHOUT = {  # (type, need) -> how to run it, and what the code says without the row
     ("reformer", Need.FLOAT32): (lambda: with_data("reformer"), RuntimeError, "mixed dtype"),
     ("xlnet", Need.FLOAT32): (lambda: forward("xlnet", 3, 0), RuntimeError, "but found torch.float32"),
@@ -44,6 +54,7 @@ WITHOUT = {  # (type, need) -> how to run it, and what the code says without the
     ("idefics", Need.IMAGE): (lambda: forward("idefics", 3, 0), ValueError, "perceiver_embeddings has to be not-None"),
     ("pp_formulanet", Need.IMAGE): (
         lambda: forward("pp_formulanet", 3, 0), ValueError, "exactly one of encoder_outputs or pixel_values"),
+    ("diffusion_gemma", Need.CANVAS): (lambda: first_step("diffusion_gemma"), AssertionError, "^1 of 256 tokens"),
     ("udop", Need.PLACES): (lambda: forward("udop", 3, 0), ValueError, "Bbox is required"),
     ("cpmant", Need.ALL_TOKENS): (lambda: forward("cpmant", 3, 4), RuntimeError, "broadcast"),
 }
@@ -55,7 +66,7 @@ def test_every_row_is_tried():
 
 @pytest.mark.parametrize("row", QUIRKS, ids=lambda row: f"{row.model_type}-{row.need.name}")
 def test_row_is_needed(row):
-    "With the row the type runs; without it, its own code fails"
+    "With the row the type runs; without it, its own code fails, or a canvas is not there"
     run, error, text = WITHOUT[row.model_type, row.need]
     run()
     with patched((quirks, "QUIRKS", tuple(other for other in QUIRKS if other != row))):

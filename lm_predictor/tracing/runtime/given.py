@@ -115,7 +115,8 @@ DENOISER = (
 def _canvas(model, ids, cached: bool) -> dict:
     "What a model takes whose decoder denoises a canvas, in its first step, or with a `cached` prompt in a later one"
     if not cached:
-        return {"input_ids": ids(None), "decoder_input_ids": ids(text_config(model.config).canvas_length)}
+        tokens = getattr(text_config(model.config), "canvas_length", model.config.canvas_length)
+        return {"input_ids": ids(None), "decoder_input_ids": ids(tokens)}
     canvas, words = ids(None), model.get_output_embeddings().out_features
     last = torch.zeros((*canvas.shape, words), dtype=model.dtype, device=model.device)
     return {"decoder_input_ids": canvas, "self_conditioning_logits": last}
