@@ -108,7 +108,8 @@ DENOISER = (
     "an encoder reads the seq_len tokens of a prompt, and the decoder takes the first step on a canvas of "
     "canvas_length tokens, all of which it denoises at once; where cache_len is not 0, the decoder alone takes a later "
     "step, given the logits of the last one, on a canvas of seq_len tokens: cache_len are those that the encoder has "
-    "read, and the decoder caches none of its own"
+    "read, and the decoder caches none of its own; a canvas takes many such steps, so that tokens in a second are "
+    "those of one step, not those written"
 )
 
 
