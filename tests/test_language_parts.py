@@ -189,6 +189,12 @@ def test_a_canvas_has_a_whole_number_of_tokens(length):
         analyze({"model_type": "diffusion_gemma", "text_config": {}, "canvas_length": length}, trace=False)
 
 
+def test_a_canvas_is_as_long_as_its_class_makes_it():
+    from transformers import DiffusionGemmaConfig
+    part = language_part({"model_type": "diffusion_gemma", "text_config": {}})[0]["text_config"]
+    assert part["canvas_length"] == DiffusionGemmaConfig().canvas_length
+
+
 def test_a_drafter_is_answered_by_its_own_class():
     "Not by the class of its text_config, whose layers have keys and values of their own"
     text = {**vision.type_config("gemma4_assistant")["text_config"], "hidden_size": 512, "head_dim": 64}
@@ -210,6 +216,20 @@ def test_heads_of_full_attention_are_as_wide_as_their_class_makes_them(given):
 def test_what_other_layers_have_otherwise_is_refused(layer):
     with pytest.raises(ModelError, match="per_layer_config gives single layers other entries than were traced"):
         analyze({"model_type": "gemma4_unified_text", "num_hidden_layers": 6, "per_layer_config": layer}, trace=False)
+
+
+def test_a_record_of_stacks_that_differ_asks_for_both():
+    "Traced with three layers that read and two that write, it is about no other numbers of either"
+    from lm_predictor.models.matching import fits
+    from lm_predictor.obtain.fresh.record import traced
+    config = {"model_type": "udop", **AT_THE_TOP["udop"], "num_layers": 3, "num_decoder_layers": 2}
+    record, _ = traced(language_part(config)[0])
+    assert record.parameters.evaluate(symbol_values(record, config)) == built_parameters(full_config(config))
+    of = lambda **more: fits(record, language_part({"model_type": "udop", **AT_THE_TOP["udop"], **more})[0])
+    assert of(num_layers=3, num_decoder_layers=2) == ""
+    assert of(num_layers=7, num_decoder_layers=2) == "num_layers is 7, traced with 3"
+    assert of(num_layers=3, num_decoder_layers=4) == "num_hidden_layers is 4, traced with 2"
+    assert of(num_layers=2) == "num_layers is 2, traced with 3"
 
 
 def test_an_image_that_layers_look_at_has_as_many_tokens_as_its_class_makes_of_it():

@@ -21,10 +21,12 @@ from ...models.config.overrides import overrides
 from ...models.config.settings import bookkeeping
 from .reads import consumed_keys, follows, plain
 from lm_predictor.tracing.config.spellings import (
-    end_of, lists_of_class, namings, remade, sharings, spellings, spelt_as, stacks
+    end_of, lists_of_class, namings, remade, sharings, spellings, spelt_as
 )
 from ..runtime.building import build
-from ..runtime.layers import layer_count, layer_key, layer_lists, layers_name, per_layer
+from lm_predictor.tracing.runtime.layers import (
+    layer_count, layer_key, layer_lists, layers_name, per_layer, stacks
+)
 
 # %% auto #0
 __all__ = ['NUMBERS', 'MANY', 'Pattern', 'layer_keys', 'drawn_layers', 'misleading', 'counted_layers', 'alike_up_to']

@@ -23,7 +23,7 @@ from ...models.config.overrides import OF_FULL, of_full
 from ...models.config.settings import SHARE, bookkeeping, essence, setting
 from ..runtime.building import build
 from ..runtime.forward import Runnable, call
-from ..runtime.layers import layer_count, per_layer
+from ..runtime.layers import layer_count, other_stacks, per_layer
 from ..recording.patches import patched
 from ..recording.shapes import KnownShapes
 
@@ -363,7 +363,8 @@ def _read_settings(config, symbols, whole: dict, lists: set, mixed: bool) -> dic
     known = {*reads.names, *class_keys(kind)}
     lists = {n for n in lists if reads.error or n in known or hasattr(kind, n)}
     usual, found = _trials(kind)[0], {"per_layer_config": {"value": None, "default": None}}
-    names = {*reads.names, *lists, *(whole if reads.error else ())} - set(symbols) - set(LAYERS) - _COMPUTED
+    names = {*reads.names, *lists, *(whole if reads.error else ())} - set(symbols) - {*LAYERS} - _COMPUTED
+    names |= {*other_stacks(config)} & {*reads.names} - {*symbols}
     if text_config(config) is not config:  # its entries are watched themselves, and the other parts are not built
         parts = {*NESTED, *(name for name, part in vars(config).items() if hasattr(part, "model_type"))}
         names = {name for name in names if name.partition(".")[0] not in parts}

@@ -12,10 +12,10 @@ import re
 from ...models.config.attributes import LAYERS, text_config
 from ...models.config.overrides import overrides
 from .reads import consumed_keys, inner_words, words_of, written
-from ..runtime.layers import layer_count, layers_name, per_layer
+from ..runtime.layers import layer_count, layers_name, per_layer, stacks
 
 # %% auto #0
-__all__ = ['lists_of_class', 'stacks', 'remade', 'spelt_as', 'spellings', 'sharings', 'namings', 'end_of']
+__all__ = ['lists_of_class', 'remade', 'spelt_as', 'spellings', 'sharings', 'namings', 'end_of']
 
 # %% ../../../nbs/tracing/config/03_spellings.ipynb #c6f7b5a5
 def lists_of_class(config) -> set[str]:
@@ -33,12 +33,6 @@ def lists_of_class(config) -> set[str]:
     free = [name for name in lists if made([name], many).get(name) == whole[name]]
     longer = made(free, 2 * many)
     return {name for name in free if isinstance(longer.get(name), list) and longer[name] != whole[name]}
-
-# %% ../../../nbs/tracing/config/03_spellings.ipynb #9ccca494
-def stacks(config) -> list[str]:
-    "The entries in which a config says its number of layers: of a model with an encoder those of both stacks, if alike"
-    own, many = text_config(config).to_dict(), layer_count(config)
-    return [name for name in LAYERS if name == layers_name(config) or type(own.get(name)) is int and own[name] == many]
 
 # %% ../../../nbs/tracing/config/03_spellings.ipynb #6a1e0222
 def remade(config, changes: dict, many: int):

@@ -14,7 +14,8 @@ from ...models.config.attributes import LAYERS, set_attribute, text_config
 from ...models.config.kinds import layer_label
 
 # %% auto #0
-__all__ = ['layers_name', 'layer_count', 'layer_lists', 'per_layer', 'layer_kinds', 'layer_key', 'placed', 'keep_kinds']
+__all__ = ['layers_name', 'layer_count', 'stacks', 'other_stacks', 'layer_lists', 'per_layer', 'layer_kinds', 'layer_key',
+           'placed', 'keep_kinds']
 
 # %% ../../../nbs/tracing/runtime/02_layers.ipynb #95a6bc81
 def layers_name(config) -> str:
@@ -37,6 +38,20 @@ def layer_count(config) -> int:
     "How many decoder layers a config asks for, 0 when it does not say so in one number"
     name = layers_name(config)
     return getattr(text_config(config), name) if name else 0
+
+# %% ../../../nbs/tracing/runtime/02_layers.ipynb #6a1e0229
+def stacks(config) -> list[str]:
+    "The entries in which a config says its number of layers: of a model with an encoder those of both stacks, if alike"
+    own, many, first = text_config(config).to_dict(), layer_count(config), layers_name(config)
+    other = getattr(text_config(config), "attribute_map", {}).get(first)  # another name of it, and no other stack
+    return [name for name in LAYERS if name == first or name != other and own.get(name) == many]
+
+
+def other_stacks(config) -> list[str]:
+    "The entries in which a config says that another stack has another number of layers, but for the usual name of it"
+    own, many = text_config(config).to_dict(), layer_count(config)
+    return [n for n in LAYERS if type(own.get(n)) is int and own[n] != many and n != "num_hidden_layers"]
+
 
 # %% ../../../nbs/tracing/runtime/02_layers.ipynb #fe1b997f
 def layer_lists(model, layers: int) -> dict:
