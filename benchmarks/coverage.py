@@ -60,7 +60,7 @@ def row(model_type: str, verify: bool = False) -> dict:
     from lm_predictor.obtain.fresh.record import fit_own_config
     from lm_predictor.models.sources.loading import full_config
     from lm_predictor.tracing.lowering.classes import ClassRecords
-    from lm_predictor.tracing.roads.symbolic import cases_of
+    from lm_predictor.tracing.runtime.windows import cases_of
     from lm_predictor.records.status import PROOF
     from lm_predictor.verification.runs.counter import against_counter
     from lm_predictor.obtain.fresh.ladder import record_values, traced_record
@@ -127,7 +127,7 @@ def steps(model_type: str) -> dict:
     from lm_predictor.models.sources.type_configs import type_config
     from lm_predictor.obtain.fresh.ladder import attempt_row, attempts_of
     from lm_predictor.tracing.roads.sampled import EVERY_LAYER, RUNS
-    from lm_predictor.tracing.roads.symbolic import cases_of
+    from lm_predictor.tracing.runtime.windows import cases_of
     try:
         config = full_config(type_config(model_type))
         prompt = next(c for c in cases_of(config) if c.phase == "prefill" and not c.all_logits)

@@ -29,7 +29,7 @@ from lm_predictor.obtain.vision import trace_vision
 from lm_predictor.records.vision import store_vision
 
 TIE = "tie_word_embeddings"
-PROMPTS = {"glm5_next": 128}  # tokens to ask of types whose formulas begin with more than 64 of them
+PROMPTS = {"glm5_next": 128, "qwen4_exp": 128}  # tokens to ask of types whose formulas begin with more than 64 of them
 
 SIGLIP = {"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304,
           "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 14}
@@ -104,11 +104,6 @@ CONFIGS = {  # of types whose class has no config by default that builds, or non
     "lfm2_vl": {"vision_config": {
         "model_type": "siglip2_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
         "num_attention_heads": 16, "patch_size": 16, "num_patches": 256, "vision_use_head": False}},
-    "qwen4_exp": {"text_config": {
-        "indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 2048,
-        "indexer_compress_ratio": 16,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
-                            "mrope_section": [11, 11, 10]}}},
     "pi0": {"vlm_config": {"model_type": "paligemma", "text_config": {
         "model_type": "gemma", "hidden_size": 2048, "num_hidden_layers": 18, "intermediate_size": 16384,
         "num_attention_heads": 8, "num_key_value_heads": 1, "vocab_size": 257152}}},

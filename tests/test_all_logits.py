@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lm_predictor.models.sources.hub import quiet
 from lm_predictor.models.sources.loading import full_config
 from lm_predictor.obtain.fresh.ladder import attempts_of, record_values
-from lm_predictor.tracing.roads.symbolic import cases_of
+from lm_predictor.tracing.runtime.windows import cases_of
 from lm_predictor.verification.runs.counter import matmul_flops
 
 GEMMA4 = {  # two layers of its own, and two that take the keys and values of these: those run for the tokens kept alone

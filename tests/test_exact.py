@@ -25,12 +25,13 @@ from lm_predictor.tracing.lowering.graphs import model_record  # noqa: E402
 from lm_predictor.tracing.roads.sampled import sample_model  # noqa: E402
 from lm_predictor.tracing.runtime.building import build
 from lm_predictor.tracing.runtime.forward import Runnable, call
-from lm_predictor.tracing.roads.symbolic import cases_of  # noqa: E402
+from lm_predictor.tracing.runtime.windows import cases_of  # noqa: E402
 from lm_predictor.verification.compare import difference
 from lm_predictor.verification.runs.counter import against_counter
 from lm_predictor.verification.verify import class_checks, model_checks
 from lm_predictor.obtain.fresh.ladder import record_values  # noqa: E402
-from lm_predictor.obtain.fresh.record import note_unkept, note_words, weighed, weights_check  # noqa: E402
+from lm_predictor.obtain.fresh.record import note_unkept, note_words  # noqa: E402
+from lm_predictor.obtain.fresh.weights import weighed, weights_check  # noqa: E402
 from lm_predictor.models.sources.loading import full_config  # noqa: E402
 from shipped import DB, EVERY_ID, subject_of, subjects_of  # noqa: E402
 

@@ -16,9 +16,8 @@ from lm_predictor.verification.runs.counter import torch_matmul_flops
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 vision = importlib.import_module("vision")
-
 REFUSED = {  # type -> why no record of its language part ships
-    "qwen4_exp": "looks for tokens by their data"}
+    "qwen4_exp": "goes over all queries in Python"}
 
 
 @pytest.mark.parametrize("kind", architectures()["images"])

@@ -40,6 +40,16 @@ def first_step(model_type: str) -> None:
     assert tokens == model.config.canvas_length, f"{tokens} of {model.config.canvas_length} tokens"
 
 
+def over_tokens(model_type: str, new: int) -> None:
+    "Two sequences of so many tokens after 24 others; each token would add operators"
+    config = type_config(model_type)
+    with torch.device("meta"), defaults():
+        model = build(AutoConfig.for_model(config.pop("model_type"), **config))
+        found = Runnable(model, apart=False).warm_up().run(2, new, 24)
+    many = sum(1 for _ in found.root.walk())
+    assert many < 1000, f"{many} operators"
+
+
 WITHOUT = {  # (type, need) -> how to run it, and what the code says without the row
     ("reformer", Need.FLOAT32): (lambda: with_data("reformer"), RuntimeError, "mixed dtype"),
     ("xlnet", Need.FLOAT32): (lambda: forward("xlnet", 3, 0), RuntimeError, "but found torch.float32"),
@@ -54,6 +64,7 @@ WITHOUT = {  # (type, need) -> how to run it, and what the code says without the
     ("idefics", Need.IMAGE): (lambda: forward("idefics", 3, 0), ValueError, "perceiver_embeddings has to be not-None"),
     ("pp_formulanet", Need.IMAGE): (
         lambda: forward("pp_formulanet", 3, 0), ValueError, "exactly one of encoder_outputs or pixel_values"),
+    ("qwen4_exp_text", Need.FEW): (lambda: over_tokens("qwen4_exp_text", 40), AssertionError, "^[2-9][0-9]{3} op"),
     ("diffusion_gemma", Need.CANVAS): (lambda: first_step("diffusion_gemma"), AssertionError, "^1 of 256 tokens"),
     ("udop", Need.PLACES): (lambda: forward("udop", 3, 0), ValueError, "Bbox is required"),
     ("cpmant", Need.ALL_TOKENS): (lambda: forward("cpmant", 3, 4), RuntimeError, "broadcast"),

@@ -13,10 +13,10 @@ from ...formula.language import parse_condition
 from .overrides import OF_FULL, set_of_full, varied
 
 # %% auto #0
-__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'FILLED', 'HEAD', 'FOURS', 'PAIRS', 'STATES',
-           'NESTED', 'READERS', 'canonical', 'Relation', 'states_of', 'relate', 'part_of', 'text_config', 'flat',
-           'encoder_of', 'stating', 'window_of', 'integers', 'shares', 'dealt', 'shaping', 'paired', 'said_again',
-           'set_attribute']
+__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'WIDE', 'FILLED', 'HEAD', 'FOURS', 'PAIRS',
+           'STATES', 'NESTED', 'READERS', 'canonical', 'Relation', 'states_of', 'relate', 'part_of', 'text_config',
+           'flat', 'encoder_of', 'stating', 'window_of', 'integers', 'shares', 'dealt', 'shaping', 'paired',
+           'said_again', 'set_attribute']
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
@@ -67,7 +67,8 @@ SYMBOLIC = (  # config attributes that become symbols where they are integers ab
     "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim",
     "attention_hidden_size", "lru_width", "ffn_hidden_size", "index_topk", "window_size",
     "intermediate_size_mlp", "attention_chunk_size", "decoder_vocab_size", "d_ff",
-    "encoder_hidden_size", "image_tokens", "canvas_length", "top_k_experts", *OF_FULL)
+    "encoder_hidden_size", "image_tokens", "canvas_length", "top_k_experts", "indexer_n_heads",
+    "indexer_head_dim", "hc_lowrank", *OF_FULL)
 
 
 def canonical(attribute: str) -> str:
@@ -90,6 +91,7 @@ HINTS = {
     "moe_latent_size": 376, "index_topk": 1031, "window_size": 37, "intermediate_size_mlp": 424,
     "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 24, "mamba_head_dim": 22,
     "d_ff": 408, "encoder_hidden_size": 456, "image_tokens": 61, "canvas_length": 47,
+    "indexer_n_heads": 18, "indexer_head_dim": 112, "hc_lowrank": 200,
     "half_global_head_dim": 12, "num_global_key_value_heads": 3, "kv_part": 2
 }
 
@@ -104,6 +106,7 @@ class Relation:
 # %% ../../../nbs/models/config/00_attributes.ipynb #a77e10a1
 _DECODER_HEADS = ("decoder_attention_heads", "num_decoder_attention_heads")
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads")
+WIDE = "attention_hidden_size"  # of attention over a token and what it was embedded as, side by side
 FILLED = "the share of the width that heads fill"  # stays a number, 1, for code that takes the two for one
 HEAD = "the width of a head"  # stays a number where no entry gives it, for code that deals it out in parts of its own
 FOURS = "heads in fours"  # heads stay a multiple of 4, for code that deals them out to four parts
@@ -167,6 +170,15 @@ def _relate_counts(values: dict, attributes: dict, named: str, concrete=frozense
     return {"num_groups": "num_heads / num_kv_heads"}, more
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #4dc51c15
+def _relate_wide(values: dict, attributes: dict, heads: tuple, width: tuple) -> list:
+    "Heads that fill twice the width of the model, where they do, put into `attributes`; gives the assumptions"
+    filled = values[_heads_name(values)] * values["head_dim"]
+    if not values.get(WIDE) == 2 * values.get("hidden_size", 0) == filled or width != (2, "half_head_dim"):
+        return []
+    attributes |= {"hidden_size": (*heads, width[1]), WIDE: (*heads, *width)}
+    return [f"{WIDE} == 2 * hidden_size", f"{WIDE} == num_heads * head_dim"]
+
+# %% ../../../nbs/models/config/00_attributes.ipynb #4dc51c16
 def _relate_heads(values: dict, attributes: dict, concrete=frozenset()) -> tuple[dict, list]:
     "The heads and their width in base symbols, put into `attributes`; gives (rewrite, assumptions)"
     named = _heads_name(values)
@@ -175,8 +187,7 @@ def _relate_heads(values: dict, attributes: dict, concrete=frozenset()) -> tuple
     if "qk_rope_head_dim" in values:
         attributes |= {n: (2, "half_rope_head_dim") for n in ("qk_rope_head_dim", "head_dim") if n in attributes}
         rewrite["half_rope_head_dim"] = "qk_rope_head_dim / 2"
-        assumptions.append("qk_rope_head_dim % 2 == 0")
-        assumptions += ["head_dim == qk_rope_head_dim"] if "head_dim" in attributes else []
+        assumptions += ["qk_rope_head_dim % 2 == 0", "head_dim == qk_rope_head_dim"][:1 + ("head_dim" in attributes)]
     elif values.get("head_dim", 0) > 1:
         parts, part = _head_parts(values, values["head_dim"])
         attributes["head_dim"], rewrite[part] = (parts, part), f"head_dim / {parts}"
@@ -184,6 +195,7 @@ def _relate_heads(values: dict, attributes: dict, concrete=frozenset()) -> tuple
         if (other := "global_head_dim") in attributes:
             attributes[other], rewrite[f"half_{other}"] = (2, f"half_{other}"), f"{other} / 2"
             assumptions.append(f"{other} % 2 == 0")
+        assumptions += _relate_wide(values, attributes, attributes[named], (parts, part))
         if FILLED in concrete and values.get("hidden_size") == heads * values["head_dim"]:
             attributes["hidden_size"] = (*attributes[named], parts, part)
             assumptions += ["hidden_size == num_heads * head_dim"]

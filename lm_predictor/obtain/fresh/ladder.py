@@ -365,9 +365,8 @@ def attempts_of(config, progress=None, cases=None, until=()) -> list:
 
     progress: called with each case done. cases: all that the model has, if not given. until: rungs not to be tried.
     """
-    from lm_predictor.tracing.roads.symbolic import (
-        ALL_SYMBOLIC, WORKLOAD_ONLY, attempted, descend, pooled, symbolic_rung
-    )
+    from lm_predictor.tracing.roads.symbolic import ALL_SYMBOLIC, WORKLOAD_ONLY, attempted, descend, symbolic_rung
+    from lm_predictor.tracing.runtime.windows import pooled
     everything = frozenset(integers(config)) | shares(config)
     tried = lambda rung: judged(attempted(rung, config, cases, progress), config)
     attempts = descend(

@@ -16,7 +16,7 @@ from ...models.config.attributes import LAYERS, flat, part_of, stating
 from ...models.sources.hub import quiet
 from ...models.sources.loading import full_config
 from ...models.matching import fits, note_given, symbol_values
-from ...tracing.config.ties import TIE, ties, with_ties
+from .weights import resized, weighed, weights_check, with_shared_weights
 from ...formula.language import parse
 from ...models.config.settings import bookkeeping, config_value
 from ...models.sources.remote_code import TRACE_EXTRA, missing_package, where_raised
@@ -26,9 +26,8 @@ from ...records.model import ModelRecord, record_from_json, record_to_json
 from ...records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'note_stated', 'note_words', 'resized', 'untraceable',
-           'fit_own_config', 'with_lists', 'NoFunctions', 'with_functions', 'weighed', 'weights_check',
-           'with_shared_weights', 'traced', 'verification']
+__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'note_stated', 'note_words', 'untraceable',
+           'fit_own_config', 'with_lists', 'NoFunctions', 'with_functions', 'traced', 'verification']
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #72a80861
 def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
@@ -229,32 +228,6 @@ def note_words(record: ModelRecord, config: dict) -> ModelRecord:
                     break
     return replace(record, settings=record.settings | words) if words else record
 
-# %% ../../../nbs/obtain/fresh/01_record.ipynb #2acc2660
-def resized(record: ModelRecord, config: dict) -> tuple[dict, ...]:
-    """Configs that differ from one in a size, which is twice as large, as their class completes them.
-
-    A size that the class refuses alone is twice as large with all others, or with all that it does not refuse, or not.
-    """
-    values = symbol_values(record, config)
-    sizes = {s: n for s, n in values.items() if s != TIE and not s.startswith("num_layers")}
-
-    def completed(names: list) -> dict:
-        other = config
-        for symbol in names:
-            other = stating(other, record.symbols[symbol]["names"][0], 2 * sizes[symbol])
-        try:
-            whole = full_config(other).to_dict()
-            made = symbol_values(record, whole)
-        except Exception:  # a config class refuses in many ways
-            return {}
-        return whole if all(made[s] == 2 * sizes[s] for s in names) else {}
-
-    found = {symbol: completed([symbol]) for symbol in sizes}
-    free = [symbol for symbol, made in found.items() if made]
-    if refused := [s for s in sizes if s not in free]:
-        found |= {"": completed([*sizes])} | {s: completed([s, *free]) for s in refused}
-    return tuple(filter(None, found.values()))
-
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5760
 def untraceable(error: Exception, config: dict) -> str:
     "Why a config cannot be traced, in one sentence"
@@ -351,49 +324,6 @@ def with_functions(record: ModelRecord) -> ModelRecord:
     digest = hashlib.sha256(" ".join((record.id, *ran)).encode()).hexdigest()[:8]
     return replace(record, id=f"{record.id.rpartition('-')[0]}-{digest}", functions=ran)
 
-# %% ../../../nbs/obtain/fresh/01_record.ipynb #305d2002
-def weighed(record: ModelRecord, full) -> list[tuple[dict, int, int]]:
-    "A config's whole model and the one tied the other way: symbols, number of weights, bytes. Not what cannot be built"
-    import torch
-    from lm_predictor.tracing.config.reads import plain
-    from lm_predictor.tracing.runtime.building import build, defaults
-    from lm_predictor.verification.runs.reference_run import BYTES, weigh
-    values, rows = symbol_values(record, plain(full)) | BYTES, []
-    own = ties(record, full)
-    for turned in (False, True):
-        config = with_ties(record, full, bool(own) != turned)
-        with contextlib.suppress(Exception), torch.device("meta"), defaults():
-            rows.append((values | {TIE: int(bool(own) != turned)}, *weigh(build(config))))
-    return rows
-
-# %% ../../../nbs/obtain/fresh/01_record.ipynb #305d2003
-def weights_check(record: ModelRecord, rows: list) -> Check:
-    "Whether a record's formulas give the weights of whole models; rows: (symbols, weights, bytes) of each"
-    found = [(record.parameters.evaluate(at), record.weight_bytes.evaluate(at), n, size) for at, n, size in rows]
-    wrong = next((row for row in found if row[:2] != row[2:]), None)
-    said = "{} parameters in {} bytes, the model has {} in {}".format(*wrong) if wrong else ""
-    return Check("weights equal the whole model's", bool(rows) and not wrong, said)
-
-
-def with_shared_weights(record: ModelRecord, rows: list) -> ModelRecord:
-    """A copy of a record for this number of layers and these sizes, where layers share weights if embeddings are tied.
-
-    rows: as `weights_check` takes them. The record itself where they share none.
-    """
-    ours = lambda at: (record.parameters.evaluate(at), record.weight_bytes.evaluate(at))
-    over = {at[TIE]: tuple(a - b for a, b in zip(ours(at), whole)) for at, *whole in rows}
-    count, size = over.get(1, (0, 0))
-    values, tie, item = rows[0][0] if rows else {}, parse(TIE), parse("w_bytes")
-    if not count or over.get(0) != (0, 0) or size != count * values["w_bytes"]:
-        return record
-    names = sorted((record.parameters.names | record.weight_bytes.names) - {TIE, "w_bytes"})
-    pins = tuple(p for n in names if (p := f"{n} == {values[n]}") not in record.assumptions)
-    digest = hashlib.sha256(" ".join((record.id, *pins)).encode()).hexdigest()[:8]
-    return replace(
-        record, id=f"{record.id.rpartition('-')[0]}-{digest}", parameters=record.parameters - tie * parse(count),
-        weight_bytes=record.weight_bytes - tie * parse(count) * item, assumptions=(*record.assumptions, *pins)
-    )
-
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #9ee3a006
 def traced(config: dict, progress=None, why: str = "", accelerated: bool = False) -> tuple[ModelRecord, dict]:
     """Trace a config from the installed source: its model record and the analyses of its classes by name.
@@ -420,7 +350,7 @@ def traced(config: dict, progress=None, why: str = "", accelerated: bool = False
         record = with_functions(record) if accelerated else record
         record = fit_own_config(_with_own_code(record, config), config, full)
         rows = weighed(record, full)
-        record = note_exchanges(with_shared_weights(record, rows), config)
+        record = note_exchanges(with_shared_weights(record, rows, config), config)
         classes = _class_records(trace, record)
         proof = verification(record, Database.of(classes), outcome, *[weights_check(record, rows)][:len(rows)])
         record = replace(record, verification=proof)

@@ -68,7 +68,7 @@ def fold(call: Call, names: dict, rename: dict | None = None) -> dict:
             continue
         fold(event, names, rename)
         last, (container, _, number) = kept[-1] if kept else None, event.path.rpartition(".")
-        if (number.isdigit() and event.path not in names and isinstance(last, Call)
+        if (number.isdigit() and not event.mean and event.path not in names and isinstance(last, Call)
                 and last.path.rpartition(".")[0] == container and signature(last) == signature(event)):
             made = {t for op, _ in event.walk() for t, _ in op.writes}
             rename.update({b: a for a, b in zip(_order(last), _order(event)) if b in made})
@@ -76,7 +76,7 @@ def fold(call: Call, names: dict, rename: dict | None = None) -> dict:
         else:
             kept.append(event)
     for event in kept:
-        if isinstance(event, Call):
+        if isinstance(event, Call) and not event.mean:
             if event.path in names:
                 label, event.repeat = names[event.path]
                 _relabel(event, event.path, label)
@@ -240,8 +240,19 @@ def fold_made(call: Call, often: dict) -> None:
             call.events[i] = Call(call.path, call.module, event.line, event.file, [event], [], min(times), each=True)
 
 # %% ../../../nbs/tracing/recording/04_loops.ipynb #8607de75
+def _settle(recorder) -> None:
+    "Let tensors of iterations that were left out be what stands for them, in place"
+    stand = lambda t: recorder.same.get(t, t)
+    _stand_in(recorder.root.events, recorder.same, {s.id: s for s in recorder.storages.values()})
+    recorder.cache = [(stand(t), n) for t, n in recorder.cache]
+    recorder.beside = {stand(t): {*map(stand, own)} for t, own in recorder.beside.items()}
+    recorder.outputs = tuple(map(stand, recorder.outputs))
+
+
 def fold_run(recorder, names: dict, loops: bool) -> None:
     "Fold the layers of a recorded run, and its loops if asked, in place, so that `held` knows its cached tensors"
+    if recorder.same:
+        _settle(recorder)
     merged = fold(recorder.root, names)
     recorder.layers = frozenset(label for label, _ in names.values())
     fold_beside(recorder.root, recorder.layers)

@@ -74,6 +74,7 @@ class Call:
     inputs: list = field(default_factory=list)  # (shape, dtype) of tensor arguments
     repeat: str = "1"  # how often this call happens, as a formula
     each: bool = False  # it stands for what a module itself executes beside each of its layers
+    mean: bool = False  # it stands for iterations of a loop that do the same at other sizes: figures are their means
 
     @property
     def class_name(self) -> str:
@@ -233,7 +234,7 @@ def _as_many(elements, others) -> bool:
 
 def in_elements_of(store: Storage, t: torch.Tensor, elements):
     "A number of elements of a tensor, in elements of the memory that it views, which may have another type"
-    mine, its = t.element_size(), torch.empty(0, dtype=store.dtype, device="meta").element_size()
+    mine, its = t.element_size(), store.dtype.itemsize
     if mine == its:
         return elements
     whole = isinstance(elements, int) and elements * mine % its == 0
@@ -254,6 +255,7 @@ class Recorder(TorchDispatchMode):
         self.uncounted: dict[str, str] = {}  # operator -> where it was first met
         self._keep, self._stack, self.root = [], [], None
         self.stands: dict[int, int] = {}  # storage id -> that of a folded loop that stands for it
+        self.same: dict[int, int] = {}  # storage id -> that of an iteration of a loop that stands for its own
         self.outputs: tuple = ()  # storage ids of what outlives the forward beside the logits and the cache
         self.cache: list = []  # (storage id, elements) of what it leaves cached
         self.beside: dict[int, set] = {}  # storage id of what is cached -> what one object of the cache holds with it
@@ -341,6 +343,11 @@ class Recorder(TorchDispatchMode):
         if cost.kind == "reduction":
             return math.prod(given[0].shape, start=1) / sympy.Integer(1) / math.prod(made[0].shape, start=1)
         return 1
+
+    @property
+    def running(self) -> Call:
+        "The module call that runs"
+        return self._stack[-1]
 
     def _line(self, above: int = 0) -> tuple:
         "What `find_line` says of the stack inside the current module call, or so many frames above it"

@@ -51,13 +51,13 @@ def _in_place_of(x, held):
 class _Lists(TorchFunctionMode):
     "`tolist()` of known values: torch does not dispatch it"
 
-    def __init__(self, known):
+    def __init__(self, known, listed):
         super().__init__()
-        self.known = known
+        self.known, self.listed = known, listed
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.Tensor.tolist and args[0] in self.known:
-            return self.known[args[0]].tolist()
+            return self.listed(args[0])
         return func(*args, **(kwargs or {}))
 
 # %% ../../../nbs/tracing/recording/01_values.ipynb #5f0a7c11
@@ -89,16 +89,25 @@ def _moved(func, args, kwargs, known) -> tuple:
 
 
 # %% ../../../nbs/tracing/recording/01_values.ipynb #c036bf44
+_LOOKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def _without_data(real):
+    "Results as large as those of the values, and of their types"
+    return tree_map_only(torch.Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype, device="meta"), real)
+
+
 class KnownValues(TorchDispatchMode):
     "Within it, meta tensors that depend on no data keep their values, and operators that look at them run"
 
     def __init__(self):
         super().__init__()
         self.known = WeakTensorKeyDictionary()
-        listed, usual = self.known, FakeTensor.tolist  # which a fake tensor has of its own: number by number
-        own = lambda x: listed[x].tolist() if x in listed else usual(x)
-        self.lists = _Lists(self.known), patched((FakeTensor, "tolist", own))
-        self.share = 1  # tokens that give every expert the same number
+        known, usual = self.known, FakeTensor.tolist  # which a fake tensor has of its own: number by number
+        own = lambda x: self._listed(x) if x in known else usual(x)
+        self.lists = _Lists(known, self._listed), patched((FakeTensor, "tolist", own))
+        self.dealt = WeakTensorKeyDictionary()  # what follows from choices -> tokens that deal them out evenly
+        self.share = 1  # tokens that give every expert the same number, of choices that code looks at
 
     def __enter__(self):
         for way in self.lists:
@@ -114,7 +123,9 @@ class KnownValues(TorchDispatchMode):
         kwargs, name = kwargs or {}, func._schema.name
         if name == "aten::topk":
             return self._dealt(func, args, kwargs)
-        real = self._real(func, args, kwargs)
+        real, share = self._real(func, args, kwargs), self._share(args, kwargs)
+        if real is not None and _LOOKS.intersection(func.tags):
+            self.share = max(self.share, share)
         if name == "aten::_local_scalar_dense" and real is not None:
             return real
         if name in ("aten::index", "aten::index_put_", "aten::index_put"):
@@ -123,25 +134,37 @@ class KnownValues(TorchDispatchMode):
             self.known.pop(args[0], None)
             vars(args[0]).pop("known_part", None)
         try:
-            out = func(*args, **kwargs)
+            sized = real is not None and torch.Tag.dynamic_output_shape in func.tags
+            out = _without_data(real) if sized else func(*args, **kwargs)
         except (NotImplementedError, RuntimeError):
             if real is None:
                 raise
-            out = tree_map_only(torch.Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype, device="meta"), real)
-        if real is not None:
-            for mine, its in zip(tensors_in(out), tensors_in(real)):
-                if mine.shape == its.shape:
-                    self.known[mine] = its
-        else:
+            out = _without_data(real)
+        if real is None:
             self._keep_parts(out, *_moved(func, args, kwargs, self.known))
+            return out
+        for mine, its in zip(tensors_in(out), tensors_in(real)):
+            if mine.shape == its.shape:
+                self.known[mine] = its
+                self.dealt |= {mine: share} if share > 1 else {}
         return out
+
+    def _share(self, *held) -> int:
+        "The tokens that deal out the choices evenly from which tensors follow; 1 where they follow from none"
+        return max((self.dealt.get(t, 1) for t in tensors_in(held)), default=1)
+
+    def _listed(self, x) -> list:
+        self.share = max(self.share, self._share(x))
+        return self.known[x].tolist()
 
     def _keep_parts(self, out, values=(), marks=()):
         "Keep what is known of results; of one that is known everywhere, its values"
-        for mine, its, where in zip(*map(tensors_in, (out, values, marks))):
-            if where.all():
+        with unset_fake_temporarily():
+            found = [(m, int(m.sum()), m.numel()) for m in tensors_in(marks)]
+        for mine, its, (where, many, most) in zip(tensors_in(out), tensors_in(values), found):
+            if many == most:
                 self.known[mine] = its
-            elif where.any():
+            elif many:
                 mine.known_part = its, where
 
     def _real(self, func, args, kwargs):
@@ -170,6 +193,7 @@ class KnownValues(TorchDispatchMode):
         "A mask as an index for each of its dimensions, where its values are known"
         if not (isinstance(index, torch.Tensor) and index.dtype == torch.bool and index.dim() and index in self.known):
             return [index]
+        self.share = max(self.share, self._share(index))
         with unset_fake_temporarily():
             found = self.known[index].nonzero().unbind(1)
         made = [torch.empty(where.shape, dtype=where.dtype, device="meta") for where in found]
@@ -182,8 +206,8 @@ class KnownValues(TorchDispatchMode):
         experts, each = args[0].shape[-1], chosen.shape[-1]
         if not all(isinstance(n, int) for n in (experts, *chosen.shape)) or not each:
             return out
-        self.share = max(self.share, experts // math.gcd(experts, each))
         if chosen.numel() <= _MOST:
+            self.dealt[chosen] = experts // math.gcd(experts, each)
             with unset_fake_temporarily():
                 self.known[chosen] = torch.arange(chosen.numel()).remainder(experts).view(chosen.shape)
         return out

@@ -13,7 +13,7 @@ from ...formula.symbolic import terms_of
 from ..recording.symbols import size_symbol
 
 # %% auto #0
-__all__ = ['Fit']
+__all__ = ['Fit', 'FitMeans']
 
 # %% ../../../nbs/tracing/roads/03_fit.ipynb #b1873349
 def _independent(table: list) -> list[int]:
@@ -52,9 +52,10 @@ class Fit:
     def __call__(self, values) -> object:
         "The formula (sympy), an int where all values are one; raises ValueError when no formula of these terms fits"
         values = tuple(values)
-        if values not in self._known:
-            self._known[values] = values[0] if all(v == values[0] for v in values) else self._solve(values)
-        return self._known[values]
+        key = tuple(Fraction(int(v.p), int(v.q)) if isinstance(v, sympy.Rational) else v for v in values)
+        if key not in self._known:
+            self._known[key] = values[0] if all(v == values[0] for v in values) else self._solve(values)
+        return self._known[key]
 
     def _solve(self, values):
         if any(isinstance(v, sympy.Basic) and v.free_symbols for v in values):  # each term for itself
@@ -80,3 +81,18 @@ class Fit:
             values = tuple(sum(f * v for f, v in zip(factors, row)) for row in table)
             found.setdefault(values, set()).add(formula.subs({size_symbol(n): v for n, v in fixed.items()}))
         self._known |= {values: next(iter(formulas)) for values, formulas in found.items() if len(formulas) == 1}
+
+# %% ../../../nbs/tracing/roads/03_fit.ipynb #3f170002
+class FitMeans:
+    "Finds the formula of a mean: where it has none of the terms, that of the sum, divided by how many there are"
+
+    def __init__(self, fit, times: list[int]):
+        self.fit, self.times = fit, times
+
+    def __call__(self, values):
+        values = [sympy.sympify(v) for v in values]
+        try:
+            return self.fit([int(v) if v.is_Integer else v for v in values])
+        except ValueError:
+            total = self.fit([sympy.expand(n * v) for n, v in zip(self.times, values)])
+            return sympy.cancel(total / self.fit(self.times))

@@ -18,8 +18,9 @@ from lm_predictor.tracing.runtime.building import (
 )
 from ..runtime.forward import Runnable
 from ..recording.shapes import KnownShapes
+from ..runtime.windows import cases_of
 from .sampled import _Sampling, _all_sampled
-from .symbolic import Attempt, ModelTrace, Rung, begun, cases_of
+from .symbolic import Attempt, ModelTrace, Rung, begun
 from ..recording.symbols import SymbolicShapes, Symbols
 
 # %% auto #0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import SimpleNamespace
 
 import sympy
@@ -19,18 +20,19 @@ from ..recording.loops import fold_run
 from ..runtime.building import build, constructor_arguments, defaults
 from ..runtime.forward import Runnable
 from ..runtime.given import cache_name
+from ..runtime.windows import averaged, blocks, cases_of, multiple
 from ..recording.recorder import Call, Op, Storage, TraceError
 from ..recording.shapes import KnownShapes
 from ...records.cases import Case
 from .beyond import conditions, totals, tried_at
-from .fit import Fit
+from .fit import Fit, FitMeans
 from lm_predictor.tracing.roads.symbolic import (
-    Form, ModelTrace, Rung, begun, cases_of, compression, copied, given_by, pooled, with_all_logits
+    Form, ModelTrace, Rung, begun, copied, given_by, with_all_logits
 )
 from ..recording.symbols import Symbols, size_symbol
 
 # %% auto #0
-__all__ = ['RUNS', 'EVERY_LAYER', 'terms', 'points', 'multiple_points', 'together', 'blocks', 'multiple', 'sample_model']
+__all__ = ['RUNS', 'EVERY_LAYER', 'terms', 'points', 'multiple_points', 'together', 'sample_model']
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #c3c00e9b
 _NAMES = ("batch_size", "seq_len", "cache_len")
@@ -165,7 +167,10 @@ class _Together:
             if len(set(repeats)) == 1
             else str(from_sympy(sympy.factor(self.fit([int(n) for n in repeats]))))
         )
-        return Call(first.path, first.module, first.line, first.file, self.events(calls), inputs, repeat, first.each)
+        within = copy.copy(self)
+        within.fit = FitMeans(self.fit, [int(n) for n in repeats]) if first.mean else self.fit
+        events = within.events(calls)
+        return Call(first.path, first.module, first.line, first.file, events, inputs, repeat, first.each, first.mean)
 
     def events(self, calls: list) -> list:
         found = []
@@ -204,27 +209,6 @@ def together(recorders: list, fit: Fit) -> SimpleNamespace:
     same = {"layers": recorders[0].layers, "uncounted": recorders[0].uncounted}
     return SimpleNamespace(**found, **same, logits=logits, outputs=())
 
-# %% ../../../nbs/tracing/roads/01_sampled.ipynb #0d2ff104
-def _said(config) -> set[int]:
-    return {
-        v
-        for k, v in vars(config).items()
-        if ("chunk" in k or "block" in k) and isinstance(v, int) and not isinstance(v, bool) and 8 <= v <= 1024
-    }
-
-
-def blocks(config) -> list[int]:
-    "Block lengths that a config's code may work in: what its integers say, and the usual 64"
-    return sorted({64, *_said(config)})
-
-# %% ../../../nbs/tracing/roads/01_sampled.ipynb #e6b8854f
-def multiple(config) -> int:
-    "The tokens that fill every block, group and compressed entry that a config speaks of; 0 for none, or over 1024"
-    said = {*_said(config), *compression(config)}
-    if pool := pooled(config):  # which blocks are of no one group
-        said |= {pool, *blocks(config)}
-    return n if said and (n := math.lcm(*said)) <= 1024 else 0
-
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #d2673347
 def _forms(trace: ModelTrace, case: Case, share: int = 0) -> list[Form]:
     "The forms of formulas to try: what another case had, then the simplest first; share: see `Runnable`"
@@ -245,7 +229,8 @@ def _forms(trace: ModelTrace, case: Case, share: int = 0) -> list[Form]:
         rows = [Form(), *(Form(block=b, whole=w) for b in blocks(trace.config) for w in (sympy.ceiling, sympy.floor))]
     before = [replace(f, limits=()) for f in trace.forms.values() if f.block or f.multiple]
     before = [replace(f, batch=2) if case.single else f for f in before]
-    return sorted(rows + whole, key=lambda row: row not in before[-1:])
+    rows = whole + rows if averaged(trace.config) else rows + whole
+    return sorted(rows, key=lambda row: row not in before[-1:])
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #517980d0
 def _by_token(case: Case, rows: list, executed) -> bool:
@@ -337,7 +322,10 @@ class _Sampling:
         fit = Fit(rows, basis)
         if other:
             fit.expect(other, rows, case.fixed)
-        found = together([self.run(case, row, i < _AHEAD) for i, row in enumerate(rows)], fit)
+        runs = (self.run(case, row, i < _AHEAD) for i, row in enumerate(rows))
+        few = [*islice(runs, 2)]
+        together(few, lambda values: values[0])  # raises what the first runs show, before the others are made
+        found = together([*few, *runs], fit)
         self.trace.least[case.name] = {n: min(row[n] for row in rows) for n in _NAMES}
         form = replace(form, limits=self.limits(case, form, rows, found))
         self.trace.forms[case.name], self.fits[case.name] = form, fit
@@ -436,6 +424,8 @@ def _all_sampled(runs: _Sampling, cases, progress) -> None:
                 pass
         if progress:
             progress(case)
+        if trace.symbols.misled() - runs.known:  # what the other cases do is of no use
+            return
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #b053995e
 def sample_model(config, cases=None, progress=None, every_layer: bool = False) -> ModelTrace:

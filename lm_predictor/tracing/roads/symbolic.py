@@ -17,18 +17,17 @@ import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ...models.config.attributes import FILLED, encoder_of, integers, text_config
+from ...models.config.attributes import FILLED, integers
 from ...models.config.kinds import count_symbol
-from ...records.cases import BEYOND, CASES
 from ...records.graph import Line
 from ...records.source import source_file
 from ..config.counted import counted_layers
 from ..recording.loops import fold_run
 from lm_predictor.tracing.runtime.building import (
-    build, constructor_arguments, defaults, held_assertions, model_classes, one_text, symbolic_bins,
+    build, constructor_arguments, defaults, held_assertions, one_text, symbolic_bins,
     symbolic_construction, symbolic_entries, symbolic_integers, symbolic_roots, symbolic_selection
 )
-from ..runtime.layers import layer_count
+from ..runtime.windows import cases_of, windows
 from ..runtime.forward import Runnable, call, empty_cache, module_state, renamed_cache
 from ..recording.patches import patched
 from ..recording.recorder import Call, Recorder, TraceError, frame_file, recording, size
@@ -37,9 +36,8 @@ from ..recording.symbols import SymbolicShapes, Symbols
 
 # %% auto #0
 __all__ = ['MOST_GUARDS', 'ALL_SYMBOLIC', 'NEAR', 'FORCED', 'MISLED', 'WIDTH', 'WORKLOAD_ONLY', 'UNFOLDED', 'Form', 'ModelTrace',
-           'compression', 'pooled', 'windows', 'cases_of', 'given_by', 'copied', 'with_all_logits', 'begun', 'Rung',
-           'symbolic_rung', 'unfolded_rung', 'near_rung', 'Attempt', 'place_of', 'forced_at', 'attempted', 'descend',
-           'below_on_symbols', 'trace_model']
+           'given_by', 'copied', 'with_all_logits', 'begun', 'Rung', 'symbolic_rung', 'unfolded_rung', 'near_rung',
+           'Attempt', 'place_of', 'forced_at', 'attempted', 'descend', 'below_on_symbols', 'trace_model']
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #9c536fa7
 @dataclass(frozen=True)
@@ -109,45 +107,6 @@ class ModelTrace:
         mine = {n.node.expr for n in self.sizes.get(case, {}).values() if isinstance(n, torch.SymInt)}
         asked = [(g.expr, self.symbols.workload_symbols(g.expr)) for g in self.symbols.env.guards]
         return [expr for expr, about in asked if (about and about <= mine if case else not about)]
-
-# %% ../../../nbs/tracing/roads/00_symbolic.ipynb #512a055a
-def compression(config) -> list[int]:
-    "The tokens that share one entry of a compressed cache, by kind of layer; empty when nothing is compressed"
-    rates = getattr(config, "compress_rates", None)
-    return sorted(rates.values()) if isinstance(rates, dict) else []
-
-
-def pooled(config) -> int:
-    "The tokens of a group of keys, of which the best groups are picked; 0 where they are picked one by one"
-    return getattr(text_config(config), "index_kpool", 0)
-
-
-def windows(config) -> list[int]:
-    "The windows that the cache of a config keeps, in tokens, or picks from compressed entries; empty when it keeps all"
-    from transformers.cache_utils import DynamicCache
-    if encoder_of(config):  # beside what its encoder has read, its decoder's cache holds the few tokens of its own
-        return []
-    model_classes(config)  # which brings the layers of a cache that are of its own
-    if getattr(text_config(config), "num_kv_shared_layers", 0) == layer_count(config) > 0:  # of another model's cache
-        config = copy.copy(text_config(config))
-        config.num_kv_shared_layers = 0
-    try:
-        layers = DynamicCache(config=config).layers
-    except Exception:  # a config that says nothing about a cache
-        layers = []
-    kept = {int(n) for layer in layers if (n := getattr(layer, "sliding_window", None))}
-    rates = compression(config)
-    picked = {config.index_topk * rates[0] + 1} if rates and hasattr(config, "index_topk") else set()
-    sparse = any("sparse" in str(kind) for kind in getattr(config, "layer_types", None) or ())
-    if sparse and hasattr(config, "index_topk_blocks"):  # blocks of keys are picked
-        picked |= {config.index_topk_blocks * config.index_block_size + 1}
-    picked |= {text_config(config).index_topk + 1} if pooled(config) else set()
-    return sorted({n for n in kept if n > max(rates, default=0)} | picked)
-
-# %% ../../../nbs/tracing/roads/00_symbolic.ipynb #c04c2114
-def cases_of(config) -> tuple:
-    "The cases of a config: those beyond the window too where its cache keeps a window"
-    return (*CASES, *BEYOND) if windows(config) else CASES
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #5a45feb8
 @contextlib.contextmanager

@@ -14,11 +14,13 @@ import sympy
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ..recording.iterations import few_iterations
 from ..recording.patches import patched
 from lm_predictor.tracing.runtime.given import (
     cache_name, decodes, drafts, prompt, reads, target_cache, target_inputs, token_ids, with_image
 )
 from .layers import keep_kinds, layer_kinds
+from .quirks import Need, quirk
 from ..recording.recorder import Recorder, distinct, recording, view_key
 from ..recording.values import KnownValues
 from ..recording.symbols import Symbols
@@ -307,12 +309,17 @@ class Runnable:
         self.share = values.share
 
     def _first(self) -> None:
-        with torch.no_grad():
+        with self.few(), torch.no_grad():
             call(self.model, 2, 3, empty_cache(self.model))
 
     def values(self):
         "A context in which the model finds the values that it looks at"
         return KnownValues() if self.share else contextlib.nullcontext()
+
+    def few(self):
+        "A context in which the model runs of its loops over tokens what differs, if that is how it is to be run"
+        needed = quirk(self.model.config.model_type, Need.FEW)
+        return few_iterations(self.model) if needed else contextlib.nullcontext()
 
     def filled_cache(self, batch_size, cache_len):
         """The cache after an unrecorded forward of `cache_len` tokens; an empty one, or None, for 0.
@@ -325,7 +332,7 @@ class Runnable:
         if _is_zero(cache_len) or not cache_name(self.model):
             return cache
         self.rebuild()
-        with self.values(), torch.no_grad():
+        with self.values(), self.few(), torch.no_grad():
             out = call(self.model, batch_size, cache_len, cache)
         left = getattr(out, cache_name(self.model), None)
         return cache if left is None else left
@@ -342,10 +349,10 @@ class Runnable:
         "One recorded forward with `cache_len` tokens already cached"
         given = cache if cache is not None or filled else self.filled_cache(batch_size, cache_len)
         if _is_zero(cache_len) and self.rebuild():  # one that is not recorded changes the modules again, or does not
-            with self.values(), torch.no_grad():
+            with self.values(), self.few(), torch.no_grad():
                 call(self.model, batch_size, seq_len, _copied(given), all_logits)
         cache, changed = _copied(given), self.changed()
-        with self.values(), recording(self.model) as recorder:
+        with self.values(), self.few(), recording(self.model) as recorder:
             for t in (*cached_tensors(cache), *(() if _is_zero(cache_len) else module_state(self.model))):
                 recorder.storage(t, "cache").kind = "cache"
             out = call(self.model, batch_size, seq_len, cache, all_logits, cache_len)

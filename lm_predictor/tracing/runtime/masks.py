@@ -32,6 +32,7 @@ _FREE = "max(0, min(seq_len, {most} - cache_len))"
 _AT_MOST = f"{_FREE}*cache_len + {_FREE}*({_FREE} + 1)/2 + (seq_len - {_FREE})*{{most}}"
 _CHUNK = "attention_chunk_size"
 _BLOCK = "index_block_size"
+_BUDGET, _EACH = "indexer_budget", "indexer_compress_ratio"
 
 
 def _of_new(of_first) -> Formula:
@@ -53,6 +54,14 @@ def _in_picked(n: str) -> str:
     return f"{_in_own(n, _BLOCK)} + {_BLOCK}*({earlier})"
 
 
+def _in_averaged(n: str) -> str:
+    "The pairs of the first n tokens with as many as an indexer picks in full blocks, and those of the last, begun one"
+    most = f"min({n}, {_BUDGET})"  # up to here, and to the end of a block more, a token sees all before it
+    rest = f"({n} - {most})"
+    begun = f"{rest}//{_EACH}*{_EACH}*({_EACH} - 1)/2 + {rest}%{_EACH}*({rest}%{_EACH} + 1)/2"
+    return f"{most}*({most} + 1)/2 + {rest}*{_BUDGET} + {begun}"
+
+
 # %% ../../../nbs/tracing/runtime/05_masks.ipynb #2f6c44bc
 PAIRS = {
     "causal": parse("seq_len*cache_len + seq_len*(seq_len + 1)/2"),
@@ -69,6 +78,7 @@ PAIRS = {
     # an indexer picks so many of the tokens so far
     "selected": parse(_AT_MOST.format(most="index_topk")),
     "selected blocks": _of_new(_in_picked),
+    "selected averages": _of_new(_in_averaged),
     "causal again": parse(
         "(cache_len + seq_len)*(cache_len + seq_len + 1)/2"
     ),  # a model without a cache runs all tokens again
@@ -120,7 +130,8 @@ def pairs_formula(name: str, config, symbols=()) -> Formula | None:
     With a config's length of a chunk, of a window, and the tokens or blocks of them that it picks for a query, where
     these are not among `symbols`.
     """
-    own, picked = text_config(config), ("index_topk", _BLOCK, "index_topk_blocks", "image_tokens", "canvas_length")
+    own = text_config(config)
+    picked = "index_topk", _BLOCK, "index_topk_blocks", "image_tokens", "canvas_length", _BUDGET, _EACH
     numbers = {n: getattr(own, n, None) or 1 for n in (_CHUNK, *picked) if n not in symbols}
     if _CHUNK in symbols:
         numbers[_CHUNK] = parse(canonical(_CHUNK))
@@ -220,13 +231,14 @@ def one_thread():
 WORKLOADS = ((5, 0), (9, 0), (1, 4), (3, 4), (1, 17), (4, 13))  # new tokens, cached tokens
 MORE = ((12, 0), (8, 4))  # of models with an encoder
 _PICKED = {_BLOCK: 3, "index_topk_blocks": 2}  # of them
+_AVERAGED = {_BUDGET: 6, _EACH: 3}
 _CANVAS = {"canvas_length": 8}
 
 
 def _explain(counts: tuple, widths: dict, workloads: tuple = WORKLOADS, candidates: dict = PAIRS) -> str:
     "The name of the pattern that keeps so many pairs at these workloads; widths: `sliding_window` and others"
     window = widths["sliding_window"]
-    widths = widths | {"attention_chunk_size": window, "index_topk": window + 1} | _PICKED | _CANVAS
+    widths = widths | {"attention_chunk_size": window, "index_topk": window + 1} | _PICKED | _AVERAGED | _CANVAS
     for name, pairs in candidates.items():
         if list(counts) == [pairs.evaluate({"seq_len": s, "cache_len": c} | widths) for s, c in workloads]:
             return name
@@ -250,7 +262,7 @@ def kept_pairs(config, apart: bool = False) -> tuple[list[str], list[str]]:
     for name in REACHES:
         if getattr(text_config(cut), name, None):
             set_attribute(cut, name, window)
-    for name, size in ({"index_topk": window + 1} | _PICKED | _CANVAS).items():
+    for name, size in ({"index_topk": window + 1} | _PICKED | _AVERAGED | _CANVAS).items():
         if getattr(text_config(cut), name, None):
             set_attribute(cut, name, size)
     with torch.device("cpu"), defaults(), torch.no_grad(), one_thread():

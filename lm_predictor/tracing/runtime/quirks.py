@@ -21,6 +21,7 @@ class Need(Enum):
     CODEBOOKS = "one row of token ids for each codebook of a sequence"
     PLACES = "to be given the place of each token on a page"
     CANVAS = "to be given a canvas of tokens, which its decoder denoises all at once"
+    FEW = "to be run without the iterations of a loop over tokens that are like others"
     IMAGE = "to be given the tokens of an image, at which its layers look"
 
 
@@ -51,6 +52,7 @@ QUIRKS = (
     Quirk("cpmant", Need.ALL_TOKENS, "it drops the cached ones itself"),
     Quirk("idefics", Need.IMAGE, _LOOKS),
     Quirk("pp_formulanet", Need.IMAGE, _LOOKS),
+    Quirk("qwen4_exp_text", Need.FEW, "its indexer goes over all queries of all sequences, one by one"),
     Quirk("diffusion_gemma", Need.CANVAS, "its decoder writes whole blocks of tokens"),
     Quirk("udop", Need.PLACES, "its encoder embeds them, and keys are nearer or farther by them"),
 )

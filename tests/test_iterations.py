@@ -1,0 +1,53 @@
+"What is run of a loop over tokens stands for all of it: Qwen4-exp's indexer, against each of its iterations."
+import contextlib
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from lm_predictor.models.sources.type_configs import type_config
+from lm_predictor.tracing.recording.iterations import few_iterations
+from lm_predictor.tracing.recording.loops import fold_run
+from lm_predictor.tracing.roads.beyond import totals
+from lm_predictor.tracing.runtime.building import build, defaults
+from lm_predictor.tracing.runtime.forward import Runnable
+
+RATIOS = {"indexer_compress_ratio": 16, "indexer_budget": 2048}, {"indexer_compress_ratio": 5, "indexer_budget": 30}
+SIZES = (2, 40, 0), (3, 21, 30), (1, 70, 13), (2, 1, 64), (4, 2, 3)
+
+
+@pytest.fixture(scope="module", params=RATIOS, ids=lambda row: f"{row['indexer_budget']} tokens picked")
+def indexer(request):
+    config = type_config("qwen4_exp_text") | request.param
+    with torch.device("meta"), defaults():
+        return Runnable(build(AutoConfig.for_model(config.pop("model_type"), **config)), apart=False).warm_up()
+
+
+def run(model, sizes):
+    with torch.device("meta"), defaults():
+        found = model.run(*sizes)
+    many = sum(1 for _ in found.root.walk())
+    fold_run(found, model.names, loops=True)
+    return totals(found), many
+
+
+def test_a_state_is_carried_through_a_loop():
+    "RecurrentGemma's recurrence over a prompt, longer than its window, and what it leaves cached"
+    config = type_config("recurrent_gemma") | {"attention_window_size": 64}
+    with torch.device("meta"), defaults():
+        model = Runnable(build(AutoConfig.for_model(config.pop("model_type"), **config)), apart=False).warm_up()
+    found = []
+    for way in (lambda: few_iterations(model.model), contextlib.nullcontext):
+        model.few = way
+        ours, many = run(model, (2, 90, 5))
+        found.append((ours, many))
+    assert found[0][0] == found[1][0] and found[0][1] < found[1][1] - 300
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_what_is_run_of_a_loop_stands_for_all_of_it(indexer, sizes, monkeypatch):
+    ours, few = run(indexer, sizes)
+    monkeypatch.setattr(indexer, "few", contextlib.nullcontext)
+    whole, many = run(indexer, sizes)
+    assert ours == whole
+    assert few < many or sizes[1] * sizes[0] < 9
