@@ -170,6 +170,13 @@ def _relate_counts(values: dict, attributes: dict, named: str, concrete=frozense
     return {"num_groups": "num_heads / num_kv_heads"}, more
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #4dc51c15
+def _relate_rotated(attributes: dict) -> list:
+    "The rotated part of a head, which some classes call the head, put into `attributes`; gives the assumptions"
+    attributes |= {n: (2, "half_rope_head_dim") for n in ("qk_rope_head_dim", "head_dim") if n in attributes}
+    more = ["head_dim == qk_rope_head_dim"] if "head_dim" in attributes else []
+    return ["qk_rope_head_dim % 2 == 0", *more]
+
+
 def _relate_wide(values: dict, attributes: dict, heads: tuple, width: tuple) -> list:
     "Heads that fill twice the width of the model, where they do, put into `attributes`; gives the assumptions"
     filled = values[_heads_name(values)] * values["head_dim"]
@@ -185,9 +192,8 @@ def _relate_heads(values: dict, attributes: dict, concrete=frozenset()) -> tuple
     rewrite, assumptions = _relate_counts(values, attributes, named, concrete)
     heads = values[named]
     if "qk_rope_head_dim" in values:
-        attributes |= {n: (2, "half_rope_head_dim") for n in ("qk_rope_head_dim", "head_dim") if n in attributes}
         rewrite["half_rope_head_dim"] = "qk_rope_head_dim / 2"
-        assumptions += ["qk_rope_head_dim % 2 == 0", "head_dim == qk_rope_head_dim"][:1 + ("head_dim" in attributes)]
+        assumptions += _relate_rotated(attributes)
     elif values.get("head_dim", 0) > 1:
         parts, part = _head_parts(values, values["head_dim"])
         attributes["head_dim"], rewrite[part] = (parts, part), f"head_dim / {parts}"

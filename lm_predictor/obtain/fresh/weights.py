@@ -13,6 +13,7 @@ from dataclasses import replace
 from ...formula.language import parse
 from ...formula.tree import Formula
 from ...models.config.attributes import stating
+from ...models.config.kinds import count_symbol
 from ...models.matching import symbol_values
 from ...models.sources.loading import full_config
 from ...records.model import ModelRecord
@@ -23,13 +24,16 @@ from ...tracing.config.ties import TIE, ties, with_ties
 __all__ = ['weighed', 'weights_check', 'resized', 'shared_weights', 'with_shared_weights']
 
 # %% ../../../nbs/obtain/fresh/04_weights.ipynb #305d2002
-def weighed(record: ModelRecord, full) -> list[tuple[dict, int, int]]:
-    "A config's whole model and the one tied the other way: symbols, number of weights, bytes. Not what cannot be built"
+def weighed(record: ModelRecord, full, values: dict | None = None) -> list[tuple[dict, int, int]]:
+    """A config's whole model, and the one tied the other way: symbols, number of weights, bytes.
+
+    Not what cannot be built. values: the config's numbers by symbol, where they are known.
+    """
     import torch
     from lm_predictor.tracing.config.reads import plain
     from lm_predictor.tracing.runtime.building import build, defaults
     from lm_predictor.verification.runs.reference_run import BYTES, weigh
-    values, rows = symbol_values(record, plain(full)) | BYTES, []
+    values, rows = (values or symbol_values(record, plain(full))) | BYTES, []
     own = ties(record, full)
     for turned in (False, True):
         config = with_ties(record, full, bool(own) != turned)
@@ -82,38 +86,49 @@ def _held_again(model, place: str) -> dict:
     return {path: row for path, row in sizes.items() if row[0] > row[1]}
 
 
-def shared_weights(record: ModelRecord, model) -> tuple[Formula, int]:
-    """The weights that layers of a whole model hold in common, but a record for each, and how many have their own.
+def shared_weights(record: ModelRecord, model) -> Formula:
+    """The weights that layers of a whole model hold in common, but a record for each.
 
-    The first is a formula of the sizes and the number of the layers, 0 where layers share none.
+    A formula of the sizes and the number of the layers, 0 where layers share none.
     """
-    total, anew = parse("0"), {1}
+    total = parse("0")
     for place in (record.layers or {}).get("places", ()):
         held = _held_again(model, place)
         for path, _, times, weights in record.modules:
             at = re.fullmatch(rf"{re.escape(place)}\.(?:[^.]|\.\.)+\.(.+)", path)  # below layers such as 2,7,13..73(13)
             if at and at[1] in held and str(weights) != "0":
-                total += (times - parse(held[at[1]][1])) * weights
-                anew.add(held[at[1]][1])
-    return total, max(anew)
+                total += parse(f"max(0, {times} - {held[at[1]][1]})") * weights
+    return total
 
 # %% ../../../nbs/obtain/fresh/04_weights.ipynb #3e16000c
+def _of_other_layers(record: ModelRecord, config) -> list:
+    "What is weighed of models with other numbers of layers in other orders; not of those that cannot be built"
+    from lm_predictor.tracing.config.spellings import remade
+    from lm_predictor.tracing.runtime.building import defaults
+    from lm_predictor.verification.arrangements import arrangements, pattern_of
+    own, found = symbol_values(record, config.to_dict()), []
+    for changes, many, kinds in (row for rows in arrangements(pattern_of(record, config)).values() for row in rows):
+        counts = {count_symbol(k): kinds.count(k) for k in range(len(record.layers["kinds"]))}
+        with contextlib.suppress(Exception), defaults():  # a class refuses layers in many ways
+            found.append(weighed(record, remade(config, changes, many), own | counts))
+    return [*filter(None, found)]
+
+
 def _of_every_size(record: ModelRecord, rows: list, config: dict) -> ModelRecord | None:
-    "A copy of a record without the weights that its layers share, if that is right of models of other sizes too"
+    "A copy of a record without the weights that its layers share, if that is right of models of other sizes and layers"
     import torch
     from lm_predictor.tracing.runtime.building import build, defaults
-    with contextlib.suppress(Exception), torch.device("meta"), defaults():
-        shared, anew = shared_weights(record, build(with_ties(record, full_config(config), True)))
-        less, item = parse(TIE) * shared, parse("w_bytes")
-        sizes = record.weight_bytes - less * item
-        found = replace(record, parameters=record.parameters - less, weight_bytes=sizes)
-        least = tuple(f"{n} >= {anew}" for n in sorted(shared.names) if n.startswith("num_layers") and anew > 1)
-        fit = lambda c, at: all(x.holds(at) for x in c.conditions if x.names <= {*at})
-        others = [c for c in resized(record, config) if fit(record, symbol_values(record, c))]
-        others = [weighed(found, full_config(c)) for c in others]
-        if len(others) > 1 and all(weights_check(found, r).ok for r in (rows, *others)):
-            return replace(found, assumptions=(*found.assumptions, *least))
-    return None
+    from lm_predictor.verification.runs.numbers import hold
+    full = full_config(config)
+    with torch.device("meta"), defaults():
+        less = parse(TIE) * shared_weights(record, build(with_ties(record, full, True)))
+    own = record.weight_bytes - less * parse("w_bytes")
+    found = replace(record, parameters=record.parameters - less, weight_bytes=own)
+    others = [c for c in resized(record, config) if hold(record.conditions, symbol_values(record, c))]
+    sizes = [weighed(found, full_config(c)) for c in others]
+    layers = _of_other_layers(found, full) if found.layers else []
+    right = all(weights_check(found, r).ok for r in (rows, *sizes, *layers))
+    return found if right and len(sizes) > 1 and len(layers) > 1 else None
 
 # %% ../../../nbs/obtain/fresh/04_weights.ipynb #3e160009
 def with_shared_weights(record: ModelRecord, rows: list, config: dict | None = None) -> ModelRecord:

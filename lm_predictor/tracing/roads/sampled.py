@@ -229,7 +229,7 @@ def _forms(trace: ModelTrace, case: Case, share: int = 0) -> list[Form]:
         rows = [Form(), *(Form(block=b, whole=w) for b in blocks(trace.config) for w in (sympy.ceiling, sympy.floor))]
     before = [replace(f, limits=()) for f in trace.forms.values() if f.block or f.multiple]
     before = [replace(f, batch=2) if case.single else f for f in before]
-    rows = whole + rows if averaged(trace.config) else rows + whole
+    rows = whole + rows if averaged(trace.config) else rows + whole  # means of keys are of whole multiples alone
     return sorted(rows, key=lambda row: row not in before[-1:])
 
 # %% ../../../nbs/tracing/roads/01_sampled.ipynb #517980d0
