@@ -65,6 +65,7 @@ WITHOUT = {  # (type, need) -> how to run it, and what the code says without the
     ("pp_formulanet", Need.IMAGE): (
         lambda: forward("pp_formulanet", 3, 0), ValueError, "exactly one of encoder_outputs or pixel_values"),
     ("qwen4_exp_text", Need.FEW): (lambda: over_tokens("qwen4_exp_text", 40), AssertionError, "^[2-9][0-9]{3} op"),
+    ("recurrent_gemma", Need.FEW): (lambda: over_tokens("recurrent_gemma", 300), AssertionError, "^[1-9][0-9]{3} op"),
     ("diffusion_gemma", Need.CANVAS): (lambda: first_step("diffusion_gemma"), AssertionError, "^1 of 256 tokens"),
     ("udop", Need.PLACES): (lambda: forward("udop", 3, 0), ValueError, "Bbox is required"),
     ("cpmant", Need.ALL_TOKENS): (lambda: forward("cpmant", 3, 4), RuntimeError, "broadcast"),

@@ -13,23 +13,29 @@ from ...formula.language import parse_condition
 from .overrides import OF_FULL, set_of_full, varied
 
 # %% auto #0
-__all__ = ['LAYERS', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'WIDE', 'FILLED', 'HEAD', 'FOURS', 'PAIRS',
-           'STATES', 'NESTED', 'READERS', 'canonical', 'Relation', 'states_of', 'relate', 'part_of', 'text_config',
-           'flat', 'encoder_of', 'stating', 'window_of', 'integers', 'shares', 'dealt', 'shaping', 'paired',
-           'said_again', 'set_attribute']
+__all__ = ['LAYERS', 'STATED', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'WIDE', 'FILLED', 'HEAD', 'FOURS',
+           'PAIRS', 'STATES', 'NESTED', 'READERS', 'canonical', 'Relation', 'states_of', 'relate', 'part_of',
+           'text_config', 'flat', 'encoder_of', 'stating', 'window_of', 'integers', 'shares', 'dealt', 'shaping',
+           'paired', 'said_again', 'set_attribute']
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
-LAYERS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+LAYERS = (
+    "num_layers_per_stack", "num_decoder_layers", "decoder_layers", "num_hidden_layers", "n_layer", "n_layers",
+    "num_layers"
+)
+# a name -> how a config that its class has not read says that number
+STATED = {"num_layers_per_stack": "num_hidden_layers"}
 CANONICAL = {
     "num_attention_heads": "num_heads", "num_key_value_heads": "num_kv_heads", "ffn_dim": "intermediate_size",
     "decoder_ffn_dim": "intermediate_size", "ffn_hidden_size": "intermediate_size",
     "top_k_experts": "num_experts_per_tok",
     "decoder_attention_heads": "num_heads", "num_decoder_attention_heads": "num_heads",
     "attention_chunk_size": "sliding_window",  # the cache of layers that attend in chunks keeps a window of that length
-    **{name: "num_layers" for name in LAYERS[:3]}
+    **{name: "num_layers" for name in LAYERS[:4]}
 }
 
+# %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7f
 WORKLOAD = {  # the symbols that are not the model's own
     "batch_size": "sequences processed at once", "seq_len": "new tokens per sequence",
     "cache_len": "tokens already in the cache, per sequence",
@@ -58,7 +64,7 @@ SYMBOLIC = (  # config attributes that become symbols where they are integers ab
     "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "num_kv_heads",
     "head_dim", "max_position_embeddings", "sliding_window", "num_local_experts", "num_experts", "num_experts_per_tok",
     "moe_intermediate_size", "moe_latent_size", "ffn_dim", "decoder_ffn_dim", "word_embed_proj_dim",
-    "decoder_attention_heads",
+    "decoder_attention_heads", "encoder_ffn_dim",
     "num_decoder_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
     "n_group", "topk_group", "n_shared_experts", "shared_expert_intermediate_size", "shared_intermediate_size",
     "moe_shared_expert_intermediate_size", "embedding_size", "input_embedding_size", "n_inner", "index_n_heads",
@@ -91,7 +97,7 @@ HINTS = {
     "moe_latent_size": 376, "index_topk": 1031, "window_size": 37, "intermediate_size_mlp": 424,
     "ssm_state_size": 26, "n_groups": 3, "mamba_n_groups": 3, "state_part": 5, "mamba_d_head": 24, "mamba_head_dim": 22,
     "d_ff": 408, "encoder_hidden_size": 456, "image_tokens": 61, "canvas_length": 47,
-    "indexer_n_heads": 18, "indexer_head_dim": 112, "hc_lowrank": 200,
+    "encoder_ffn_dim": 464, "indexer_n_heads": 18, "indexer_head_dim": 112, "hc_lowrank": 200,
     "half_global_head_dim": 12, "num_global_key_value_heads": 3, "kv_part": 2
 }
 
@@ -391,9 +397,12 @@ def _states(config) -> dict:
     return {n: given[n] for n in states_of(given) if n}
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #1nt3g3r5
+READERS = ("florence2",)  # wholes that run both stacks of their part for language, whose causal class runs one
+
+
 def integers(config) -> dict:
     "The positive integers of a transformers config that may become symbols, by standard attribute name"
-    found, own, config = {}, set(), text_config(config)
+    found, own, reads, config = {}, set(), config.model_type in READERS, text_config(config)
     mapped = getattr(config, "attribute_map", {})
     decoder = any(isinstance(getattr(config, n, None), int) and n not in mapped.values() for n in _DECODER_HEADS)
     for name in SYMBOLIC:
@@ -402,6 +411,8 @@ def integers(config) -> dict:
             continue  # those of the encoder
         if name in OF_FULL or name == "attention_chunk_size" and not _chunked(config):
             continue
+        if name == "encoder_ffn_dim" and not reads:
+            continue  # of an encoder that does not run
         if isinstance(getattr(type(config), target, None), property):
             continue  # computed by the class from other attributes
         rotated = getattr(config, "qk_rope_head_dim", None)
@@ -448,24 +459,32 @@ def paired(config) -> frozenset:
     heads, kv = sizes.get(_heads_name(sizes), 0), next((sizes[n] for n in _KV_HEADS if n in sizes), 0)
     return frozenset({PAIRS} if kv and heads > kv and heads % (2 * kv) == 0 else ())
 
+# %% ../../../nbs/models/config/00_attributes.ipynb #4efa5ab1
+_INSIDE = {"hidden_size": "hidden_size", "num_key_value_heads": "kv_n_heads"}  # how the parts of DBRX's call these
 
-READERS = ("florence2",)  # wholes that run both stacks of their part for language, whose causal class runs one
+
+def _said_inside(own, name: str) -> str:
+    "The entry, of a config without a type of its own inside another one, that says the same number; empty without one"
+    parts = {n: p for n, p in vars(own).items() if hasattr(p, "to_dict") and not getattr(p, "model_type", "")}
+    word = _INSIDE.get(name, "")
+    return next((f"{n}.{word}" for n, p in parts.items() if vars(p).get(word, "") == getattr(own, name, None)), "")
 
 
 def said_again(config, name: str) -> str:
     """The entry of a transformers config that says the same number as another one does; empty without one.
 
-    It is a list with that number for each layer, or the entry of an encoder for what this one says of the decoder.
+    It is a list with that number for each layer, the entry of an encoder for what this one says of the decoder, or one
+    of a config inside, with its name: `ffn_config.hidden_size`.
     """
     inner, each = text_config(config), f"{name}_per_layer"
-    if config.model_type in READERS and name.startswith("decoder_"):
+    if config.model_type in READERS and name.startswith("decoder_") and name != "decoder_ffn_dim":
         other = name.replace("decoder_", "encoder_")
         return other if getattr(inner, other, None) == getattr(inner, name, None) else ""
     rows = vars(inner).get(each)
     same = isinstance(rows, (list, tuple)) and rows and all(type(n) is int and n == getattr(inner, name) for n in rows)
-    return each if same else ""
+    return each if same else _said_inside(inner, name)
 
-
+# %% ../../../nbs/models/config/00_attributes.ipynb #4efa5ab3
 def set_attribute(config, name: str, value) -> None:
     "Set an attribute of the language model's config by its standard name, past the validators of the config class"
     rows, own = said_again(config, name), text_config(config)
@@ -474,5 +493,7 @@ def set_attribute(config, name: str, value) -> None:
     for stack in filter(None, (own, encoder_of(config))):
         object.__setattr__(stack, getattr(stack, "attribute_map", {}).get(name, name), value)
     if rows:
-        each = getattr(own, rows)
-        object.__setattr__(own, rows, [value] * len(each) if isinstance(each, (list, tuple)) else value)
+        part, _, word = rows.rpartition(".")
+        own = getattr(own, part) if part else own
+        each = getattr(own, word)
+        object.__setattr__(own, word, [value] * len(each) if isinstance(each, (list, tuple)) else value)

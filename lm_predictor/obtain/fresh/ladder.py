@@ -34,11 +34,12 @@ def record_values(record: ModelRecord, config) -> dict:
     from lm_predictor.tracing.config.reads import plain
     counts = layer_counts(plain(config), record.layers) if record.layers else {}
     own, other = text_config(config), varied(text_config(config))
-    entry = lambda name, usual: other[name] if name in other else getattr(own, name, usual)
-    return {
-        s: int(entry(about["names"][0], about["default"]) or 0)
-        for s, about in record.symbols.items()
-    } | counts
+
+    def entry(name: str, usual):
+        "An attribute of the config, or of one inside it: `attn_config.kv_n_heads`"
+        place, _, word = name.rpartition(".")
+        return other[name] if name in other else getattr(getattr(own, place) if place else own, word, usual)
+    return {s: int(entry(a["names"][0], a["default"]) or 0) for s, a in record.symbols.items()} | counts
 
 # %% ../../../nbs/obtain/fresh/00_ladder.ipynb #725e817e
 def tried_below(seen: int, smallest: int) -> list[int]:

@@ -19,7 +19,7 @@ from ...cost.rules.operators import reached_experts
 from ...formula.tree import Formula
 from ...formula.language import parse, parse_condition, total
 from ...formula.symbolic import from_sympy
-from ...models.config.attributes import canonical, said_again, text_config, window_of
+from ...models.config.attributes import STATED, canonical, said_again, text_config, window_of
 from ...models.config.kinds import count_symbol
 from ...records.graph import CallSite, Graph, Line, Node, Read, Tensor
 from ...records.model import ModelRecord
@@ -406,12 +406,14 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
     config, mixed, stack = trace.config, trace.mixed, layers_name(trace.config)
     own, symbols = getattr(text_config(config), "attribute_map", {}), {}
     for name in (*trace.symbols.relation.attributes, *((stack,) if stack and not mixed else ()), TIE):
-        names = list(dict.fromkeys([name, own.get(name, name)]))
+        names = list(dict.fromkeys([name, own.get(name, name), STATED.get(name, name)]))
         default = next((base[n] for n in names if n in base), None)
         absent = 0 if name == TIE else None
         default = int(default) if isinstance(default, (int, bool)) else absent
         listed = {"listed": True} if any(takes_list(type(text_config(config)), n) for n in names) else {}
         again = {"again": rows} if (rows := said_again(config, name)) else {}
+        if "." in rows and not {*names} & {*getattr(type(text_config(config)), "__dataclass_fields__", ())}:
+            names, again = [rows], {}  # which its class makes of that alone
         symbols[canonical(name)] = {"names": names, "default": default} | listed | again
     if _heads_alike(text_config(config)) and "num_kv_heads" in symbols:
         symbols["num_kv_heads"]["default"] = None  # which stands for as many

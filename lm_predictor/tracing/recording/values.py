@@ -20,7 +20,7 @@ from .patches import patched
 __all__ = ['tensors_in', 'KnownValues']
 
 # %% ../../../nbs/tracing/recording/01_values.ipynb #21c47ebc
-_MOST = 2**26  # elements of a tensor whose values are kept
+_MOST = 2**27  # elements of a tensor whose values are kept
 
 
 def _product(sizes) -> int:

@@ -53,6 +53,7 @@ QUIRKS = (
     Quirk("idefics", Need.IMAGE, _LOOKS),
     Quirk("pp_formulanet", Need.IMAGE, _LOOKS),
     Quirk("qwen4_exp_text", Need.FEW, "its indexer goes over all queries of all sequences, one by one"),
+    Quirk("recurrent_gemma", Need.FEW, "its recurrence goes over all tokens of a prompt, one by one"),
     Quirk("diffusion_gemma", Need.CANVAS, "its decoder writes whole blocks of tokens"),
     Quirk("udop", Need.PLACES, "its encoder embeds them, and keys are nearer or farther by them"),
 )

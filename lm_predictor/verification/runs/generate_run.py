@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...models.config.attributes import LAYERS, text_config
+from ...models.config.attributes import LAYERS, STATED, text_config
 from ...records.cases import Case
 from ...records.allowed import moved
 from ...records.model import ModelRecord
@@ -208,7 +208,9 @@ def small_config(config, values: dict):
     layers, wanted = getattr(own, "num_hidden_layers", 0), values.get("num_layers")
     if wanted and layers:
         lists = [n for n, v in vars(own).items() if isinstance(v, list) and len(v) == layers]
-        changed = {n: getattr(own, n)[:wanted] for n in lists} | {n: wanted for n in LAYERS if hasattr(own, n)}
+        names = {n for n in LAYERS if hasattr(own, n)}
+        names -= {STATED.get(n) for n in names}  # which of these two the model builds its layers by
+        changed = {n: getattr(own, n)[:wanted] for n in lists} | dict.fromkeys(names, wanted)
         for name, value in changed.items():
             setattr(own, name, value)
     return config
