@@ -247,9 +247,9 @@ def test_an_image_that_layers_look_at_has_as_many_tokens_as_its_class_makes_of_i
 
 
 def test_stacks_that_differ_are_refused():
-    wide = {"model_type": "florence2", "text_config": {**BART, "encoder_ffn_dim": 1024}}
-    with pytest.raises(ModelError, match="encoder_ffn_dim is 1024 and decoder_ffn_dim 512, traced with one number for"):
-        analyze(wide, trace=False)
+    many = {"model_type": "florence2", "text_config": {**BART, "encoder_attention_heads": 8}}
+    with pytest.raises(ModelError, match="encoder_attention_heads is 8 and decoder_attention_heads 4, traced with one n"):
+        analyze(many, trace=False)
     other = {"model_type": "florence2", "text_config": {**BART, "num_hidden_layers": 12}}
     with pytest.raises(ModelError, match="num_hidden_layers"):  # BART's other name of its encoder's
         analyze(other, trace=False)
@@ -261,13 +261,24 @@ def test_stacks_that_differ_are_refused():
         analyze(alone, trace=False)
 
 
+def test_stacks_of_other_feed_forward_widths():
+    "Florence-2's encoder has a width of its own: parameters and FLOPs are those of the model that transformers builds"
+    config = {"model_type": "florence2", "text_config": {**BART, "encoder_ffn_dim": 1024}}
+    cost = analyze(config, trace=False)
+    assert (cost.values["encoder_ffn_dim"], cost.values["intermediate_size"]) == (1024, 512)
+    full, sizes = full_config(language_part(config)[0]), [(2, 11, 0), (2, 1, 9)]
+    assert cost.parameters == built_parameters(full)
+    runs = [cost.at(batch_size=b, seq_len=s, cache_len=c, execution="eager") for b, s, c in sizes]
+    assert [run.totals.matmul_flops for run in runs] == [*torch_matmul_flops(full, sizes)]
+
+
 def test_a_record_of_two_stacks_asks_for_both():
     "Also where a record is asked by itself, and where one of the two is left to the class"
     record = analyze({"model_type": "florence2", "text_config": BART}, trace=False).record
     config = lambda **more: {"model_type": "florence2", "text_config": {**BART, **more}}
     assert symbol_values(record, config())["intermediate_size"] == 512
-    with pytest.raises(ModelError, match="encoder_ffn_dim is 1024 and decoder_ffn_dim 512, traced with one number for b"):
-        symbol_values(record, config(encoder_ffn_dim=1024))
+    with pytest.raises(ModelError, match="encoder_attention_heads is 8 and decoder_attention_heads 4, traced with one n"):
+        symbol_values(record, config(encoder_attention_heads=8))
     alone = {k: v for k, v in BART.items() if k != "decoder_layers"}
     with pytest.raises(ModelError, match="encoder_layers is 3 and decoder_layers 12"):
         symbol_values(record, {"model_type": "florence2", "text_config": alone})
