@@ -6,6 +6,10 @@ import torch
 from transformers import AutoConfig
 
 from lm_predictor.models.sources.type_configs import type_config
+from lm_predictor.records.cases import Case
+from lm_predictor.records.model import record_from_json
+from lm_predictor.records.storage.database import shipped_directory
+from lm_predictor.records.storage.files import model_paths, read_record
 from lm_predictor.tracing.recording.iterations import few_iterations
 from lm_predictor.tracing.recording.loops import fold_run
 from lm_predictor.tracing.roads.beyond import totals
@@ -51,3 +55,15 @@ def test_what_is_run_of_a_loop_stands_for_all_of_it(indexer, sizes, monkeypatch)
     whole, many = run(indexer, sizes)
     assert ours == whole
     assert few < many or sizes[1] * sizes[0] < 9
+
+
+@pytest.mark.parametrize("kind", ["recurrent_gemma", "qwen4_exp_text"])
+def test_a_forward_of_all_logits_caches_what_that_of_the_last_does(kind):
+    "What a loop carried is known there too, though its layers are not run again"
+    for path in (p for p in model_paths(shipped_directory()) if p.name.startswith(f"{kind}-")):
+        record = record_from_json(read_record(path))
+        cases = [Case.parse(name) for name in record.cases if Case.parse(name).all_logits]
+        assert len(cases) == 10
+        for case in cases:
+            ours, usual = (record.graph(c.name) for c in (case, case.without("all_logits")))
+            assert ours.kv_cache_bytes == usual.kv_cache_bytes, case.name

@@ -127,7 +127,7 @@ def _taken_over(model, before: Recorder) -> Recorder:
     recorder = Recorder(model)
     recorder.storages = {key: replace(s) for key, s in before.storages.items()}
     recorder.uncounted, recorder.cache, recorder.beside = dict(before.uncounted), before.cache, before.beside
-    recorder._keep = list(before._keep)
+    recorder.same, recorder._keep = dict(before.same), list(before._keep)
     return recorder
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #2bb6d1a4
