@@ -55,7 +55,7 @@ def _tensor_difference(ours: Graph, theirs: Graph, a: Node, b: Node, same: dict,
 
 # %% ../../nbs/verification/00_compare.ipynb #b1c0de01
 def _without_single_loops(graph: Graph) -> Graph:
-    "A graph at numbers, what a loop goes over once being in the call around it: a run has such a loop, or has it not"
+    "A graph at numbers, what a loop goes over once being in the call around it, as it is in a run"
     at, kept = {-1: -1}, []
     for i, c in enumerate(graph.calls):
         loop = c.parent >= 0 and c.path == graph.calls[c.parent].path and c.repeat == 1
@@ -72,7 +72,7 @@ def _calls(graph: Graph) -> list[tuple]:
 
 def difference(ours: Graph, theirs: Graph) -> str:
     "The first row in which a record's graph at some numbers differs from a run's; empty when they are equal"
-    ours, theirs = map(_without_single_loops, (ours, theirs))
+    ours = _without_single_loops(ours)
     for what, a, b in (("calls", ours.calls, theirs.calls), ("operators", ours.nodes, theirs.nodes)):
         if len(a) != len(b):
             return f"{len(a)} {what}, the run has {len(b)}"

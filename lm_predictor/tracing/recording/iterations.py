@@ -261,7 +261,8 @@ class _Few:
             made, same = bodies(call, run, found, sizes())
             recorder.same |= same
             self.before[key] = [figures[i] for i in ends], made
-        call.events += self.before[key][1]
+        # what a loop goes over once is in the call around it, as in any run
+        call.events += [e for body in self.before[key][1] for e in (body.events if body.repeat == "1" else [body])]
 
 
 @contextlib.contextmanager
