@@ -13,6 +13,7 @@ from lm_predictor.records.storage.files import model_paths, read_record
 from lm_predictor.tracing.recording.iterations import few_iterations
 from lm_predictor.tracing.recording.loops import fold_run
 from lm_predictor.tracing.roads.beyond import totals
+from lm_predictor.tracing.roads.symbolic import copied, given_by, with_all_logits
 from lm_predictor.tracing.runtime.building import build, defaults
 from lm_predictor.tracing.runtime.forward import Runnable
 
@@ -35,12 +36,16 @@ def run(model, sizes):
     return totals(found), many
 
 
-def test_a_state_is_carried_through_a_loop():
-    "RecurrentGemma's recurrence over a prompt, longer than its window, and what it leaves cached"
+def recurrent():
+    "RecurrentGemma with a window of 64 tokens"
     config = type_config("recurrent_gemma") | {"attention_window_size": 64}
     with torch.device("meta"), defaults():
-        model = Runnable(build(AutoConfig.for_model(config.pop("model_type"), **config)), apart=False).warm_up()
-    found = []
+        return Runnable(build(AutoConfig.for_model(config.pop("model_type"), **config)), apart=False).warm_up()
+
+
+def test_a_state_is_carried_through_a_loop():
+    "RecurrentGemma's recurrence over a prompt, longer than its window, and what it leaves cached"
+    model, found = recurrent(), []
     for way in (lambda: few_iterations(model.model), contextlib.nullcontext):
         model.few = way
         ours, many = run(model, (2, 90, 5))
@@ -57,13 +62,27 @@ def test_what_is_run_of_a_loop_stands_for_all_of_it(indexer, sizes, monkeypatch)
     assert few < many or sizes[1] * sizes[0] < 9
 
 
-@pytest.mark.parametrize("kind", ["recurrent_gemma", "qwen4_exp_text"])
-def test_a_forward_of_all_logits_caches_what_that_of_the_last_does(kind):
-    "What a loop carried is known there too, though its layers are not run again"
-    for path in (p for p in model_paths(shipped_directory()) if p.name.startswith(f"{kind}-")):
-        record = record_from_json(read_record(path))
-        cases = [Case.parse(name) for name in record.cases if Case.parse(name).all_logits]
-        assert len(cases) == 10
-        for case in cases:
-            ours, usual = (record.graph(c.name) for c in (case, case.without("all_logits")))
-            assert ours.kv_cache_bytes == usual.kv_cache_bytes, case.name
+def test_a_forward_of_all_logits_knows_what_loops_carried():
+    "It takes over the layers of the usual forward, and is held against one of its own"
+    model = recurrent()
+    with torch.device("meta"), defaults():
+        cache = model.filled_cache(2, 5)
+        with given_by(model.model.base_model) as given:
+            usual = model.run(2, 90, 5, cache=cache)
+        ours = with_all_logits(model, usual, copied(usual.root), given, 2, 90, 5)
+        whole = model.run(2, 90, 5, all_logits=True)
+    for found in (ours, whole):
+        fold_run(found, model.names, loops=True)
+    assert totals(ours) == totals(whole)
+    touched = lambda found: {t for op, _ in found.root.walk() for t, *_ in (*op.reads, *op.writes)}
+    cached = lambda found: sorted((str(n), t in touched(found)) for t, n in found.cache)
+    assert cached(ours) == cached(whole)
+
+
+def test_a_record_of_all_logits_caches_what_that_of_the_last_does():
+    paths = [p for p in model_paths(shipped_directory()) if p.name.startswith(("recurrent_gemma-", "qwen4_exp_text-"))]
+    assert len(paths) == 5
+    for record in (record_from_json(read_record(path)) for path in paths):
+        cases = [case for case in map(Case.parse, record.cases) if case.all_logits]
+        usual = [record.graph(case.without("all_logits").name).kv_cache_bytes for case in cases]
+        assert [record.graph(case.name).kv_cache_bytes for case in cases] == usual and len(usual) == 10

@@ -16,7 +16,7 @@ from .overrides import OF_FULL, set_of_full, varied
 __all__ = ['LAYERS', 'STATED', 'CANONICAL', 'WORKLOAD', 'MEANING', 'SYMBOLIC', 'HINTS', 'WIDE', 'FILLED', 'HEAD', 'FOURS',
            'PAIRS', 'STATES', 'NESTED', 'READERS', 'canonical', 'Relation', 'states_of', 'relate', 'part_of',
            'text_config', 'flat', 'encoder_of', 'stating', 'window_of', 'integers', 'shares', 'dealt', 'shaping',
-           'paired', 'said_again', 'set_attribute']
+           'paired', 'untyped', 'said_again', 'set_attribute']
 
 # %% ../../../nbs/models/config/00_attributes.ipynb #b5088c7d
 # how a config calls its number of decoder layers; the first counts
@@ -463,11 +463,15 @@ def paired(config) -> frozenset:
 _INSIDE = {"hidden_size": "hidden_size", "num_key_value_heads": "kv_n_heads"}  # how the parts of DBRX's call these
 
 
+def untyped(config) -> dict:
+    "The configs without a type of their own inside a transformers config, by name"
+    return {n: p for n, p in vars(config).items() if hasattr(p, "to_dict") and not getattr(p, "model_type", "")}
+
+
 def _said_inside(own, name: str) -> str:
     "The entry, of a config without a type of its own inside another one, that says the same number; empty without one"
-    parts = {n: p for n, p in vars(own).items() if hasattr(p, "to_dict") and not getattr(p, "model_type", "")}
-    word = _INSIDE.get(name, "")
-    return next((f"{n}.{word}" for n, p in parts.items() if vars(p).get(word, "") == getattr(own, name, None)), "")
+    word, said = _INSIDE.get(name, ""), getattr(own, name, None)
+    return next((f"{n}.{word}" for n, part in untyped(own).items() if vars(part).get(word, "") == said), "")
 
 
 def said_again(config, name: str) -> str:

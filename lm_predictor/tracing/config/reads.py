@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 import torch
 
 from ...formula.caches import registered
-from ...models.config.attributes import LAYERS, NESTED, flat, part_of, text_config
+from ...models.config.attributes import LAYERS, NESTED, flat, part_of, text_config, untyped
 from ...models.sources.hub import quiet
 from ...models.config.overrides import OF_FULL, of_full
 from ...models.config.settings import SHARE, bookkeeping, essence, setting
@@ -356,11 +356,6 @@ def _kept_idle(config_class, name: str) -> bool:
     read = len(re.findall(rf"\b{word}\b", code)) - 2 * kept
     return kept > 0 and not read and not any(re.search(rf"\b{word}\b", inspect.getsource(m)) for m in shared)
 
-# %% ../../../nbs/tracing/config/00_reads.ipynb #c0b80c1c
-def _untyped(config) -> list:
-    "The configs of no type inside a config, by name: each entry of theirs is watched itself"
-    return [n for n, part in vars(config).items() if hasattr(part, "to_dict") and not getattr(part, "model_type", "")]
-
 # %% ../../../nbs/tracing/config/00_reads.ipynb #c0b80c2d
 def _read_settings(config, symbols, whole: dict, lists: set, mixed: bool) -> dict:
     "The settings that a model reads: name -> value, default, and whether only an essence of them counts"
@@ -373,7 +368,7 @@ def _read_settings(config, symbols, whole: dict, lists: set, mixed: bool) -> dic
     if text_config(config) is not config:  # its entries are watched themselves, and the other parts are not built
         parts = {*NESTED, *(name for name, part in vars(config).items() if hasattr(part, "model_type"))}
         names = {name for name in names if name.partition(".")[0] not in parts}
-    names -= {name for name in names if _kept_idle(kind, name)} | {*_untyped(text_config(config))}
+    names -= {*untyped(text_config(config)), *(name for name in names if _kept_idle(kind, name))}
     if setting(whole, "rope", None) == "static":
         names -= {"original_max_position_embeddings"}
     for name in sorted(n for n in names if not bookkeeping(n) and (n in whole or not hasattr(kind, n))):
