@@ -66,12 +66,9 @@ class Writer:
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #7588b762
 def _held(recorder: Recorder, by_id: dict, write: Writer) -> Formula:
-    """Bytes that the cache holds after the forward: what each kept layer holds, times the layers it stands for.
-
-    Whole numbers say where tokens are, as Qwen4-exp's positions do, and are no content.
-    """
+    "Bytes that the cache holds after the forward: what each kept layer holds, times the layers it stands for"
     found = []
-    for t, elements, parts in (row for row in held(recorder) if by_id[row[0]].dtype.is_floating_point):
+    for t, elements, parts in held(recorder):
         times = total(math.prod(map(parse, repeats), start=parse(1)) for repeats in parts)
         times = times if len(parts) == 1 else times * parse(f"1/{len(parts)}")
         found.append(times * write(elements) * item_bytes(by_id[t]))

@@ -274,7 +274,10 @@ def held(recorder) -> list:
 
     Repeats: how often each call around the part happens, but for loops. Their product is how many such parts there are.
     What no operator touches is as often there as the layer that touches what one object of the cache holds beside it.
+    Whole numbers say where tokens are, as Qwen4-exp's positions do, and are no content.
     """
+    content = {s.id for s in recorder.storages.values() if s.dtype.is_floating_point}
+    kept = [row for row in recorder.cache if row[0] in content]
     around, writers, layers = {}, {}, {}
     for op, chain in recorder.root.walk():
         layer = next((c.path for c in chain if c.path in recorder.layers), "")
@@ -290,6 +293,6 @@ def held(recorder) -> list:
         return next(iter(found.values())) if len(found) == 1 else ()
 
     stood = lambda t: recorder.stands.get(t, t)
-    own = [(t, stood(t)) for t, _ in recorder.cache]
+    own = [(t, stood(t)) for t, _ in kept]
     chains = [[*writers.get(s, {}).values()] or [around[s] if s in around else untouched(t)] for t, s in own]
-    return [(t, n, [_repeats(c) for c in parts]) for (t, n), parts in zip(recorder.cache, chains)]
+    return [(t, n, [_repeats(c) for c in parts]) for (t, n), parts in zip(kept, chains)]
