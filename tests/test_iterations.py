@@ -5,17 +5,19 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from lm_predictor.models.matching import misfits
 from lm_predictor.models.sources.type_configs import type_config
 from lm_predictor.records.cases import Case
 from lm_predictor.records.model import record_from_json
-from lm_predictor.records.storage.database import shipped_directory
+from lm_predictor.records.storage.database import Database, shipped_directory
 from lm_predictor.records.storage.files import model_paths, read_record
 from lm_predictor.tracing.recording.iterations import few_iterations
-from lm_predictor.tracing.recording.loops import fold_run
+from lm_predictor.tracing.recording.loops import fold_run, held
 from lm_predictor.tracing.roads.beyond import totals
 from lm_predictor.tracing.roads.symbolic import copied, given_by, with_all_logits
 from lm_predictor.tracing.runtime.building import build, defaults
 from lm_predictor.tracing.runtime.forward import Runnable
+from lm_predictor.verification.prove import prove, subjects
 
 RATIOS = {"indexer_compress_ratio": 16, "indexer_budget": 2048}, {"indexer_compress_ratio": 5, "indexer_budget": 30}
 SIZES = (2, 40, 0), (3, 21, 30), (1, 70, 13), (2, 1, 64), (4, 2, 3)
@@ -62,6 +64,15 @@ def test_what_is_run_of_a_loop_stands_for_all_of_it(indexer, sizes, monkeypatch)
     assert few < many or sizes[1] * sizes[0] < 9
 
 
+def test_whole_numbers_in_a_cache_are_no_content(indexer):
+    "Qwen4-exp's cache holds where tokens are, too: neither the tracer nor what it is compared with counts that"
+    with torch.device("meta"), defaults():
+        found = indexer.run(2, 40, 0)
+    fold_run(found, indexer.names, loops=True)
+    kind = {s.id: s.dtype.is_floating_point for s in found.storages.values()}
+    assert {kind[t] for t, _ in found.cache} == {True, False} and {kind[t] for t, *_ in held(found)} == {True}
+
+
 def test_a_forward_of_all_logits_knows_what_loops_carried():
     "It takes over the layers of the usual forward, and is held against one of its own"
     model = recurrent()
@@ -86,3 +97,14 @@ def test_a_record_of_all_logits_caches_what_that_of_the_last_does():
         cases = [case for case in map(Case.parse, record.cases) if case.all_logits]
         usual = [record.graph(case.without("all_logits").name).kv_cache_bytes for case in cases]
         assert [record.graph(case.name).kv_cache_bytes for case in cases] == usual and len(usual) == 10
+
+
+@pytest.mark.parametrize("window", (420, 2048, 3000))
+def test_a_window_is_a_symbol_though_tokens_are_numbers(window):
+    "RecurrentGemma with another window, on both sides of it, against torch's counter"
+    config = type_config("recurrent_gemma") | {"attention_window_size": window, "num_hidden_layers": 3, "hidden_size": 640}
+    db, kind = Database(), config["model_type"]
+    path = next(s.path for s in subjects(db, kind) if not [*misfits(s.record, config)])
+    outcome = prove(path, db.overlay, db.shipped, "another window", config, counting=True)
+    assert len(outcome.checks) >= 3 and all(c.ok for c in outcome.checks)
+    assert any(f"{window + 9} cached" in c.detail for c in outcome.checks), outcome.checks

@@ -231,6 +231,15 @@ def _with(value) -> str:
     "Of a setting's traced value"
     return "without it" if value is None else f"with {_brief(value)}"
 
+
+def _other(raw: dict, name: str, value, about: dict) -> str:
+    "That a config has another value of a setting than was traced; of a window a record knows whether there is one"
+    if name == "sliding_window" and value is True:
+        return f"{name} is {_brief(raw.get(name, value))}, traced without a window"
+    if name == "sliding_window" and value is False:
+        return f"{name} is not in use, traced with a window"
+    return f"{name} is {_brief(value)}, traced {_with(about['value'])}"
+
 # %% ../../nbs/models/00_matching.ipynb #cf38658d
 def _states_default(raw: dict, name: str, about: dict) -> bool:
     "Whether a config states what its class makes where nothing is stated, of each layer: nothing else is made of that"
@@ -287,7 +296,7 @@ def misfits(record: ModelRecord, config: dict) -> Iterator[str]:
         if sizes or computed and same:
             yield f"{name} follows from {computed or 'other sizes'}, which is not what was traced"
         else:
-            yield f"{name} is {_brief(value)}, traced {_with(about['value'])}"
+            yield _other(raw, name, value, about)
     yield from _broken(record, raw, values)
 
 # %% ../../nbs/models/00_matching.ipynb #85e8a1d4

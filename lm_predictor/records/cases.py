@@ -8,13 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 # %% auto #0
-__all__ = ['REGIONS', 'CASES', 'SHORT', 'BEYOND', 'CASE_NAMES', 'CaseError', 'Case']
+__all__ = ['REGIONS', 'BOUNDS', 'CASES', 'SHORT', 'BEYOND', 'CASE_NAMES', 'CaseError', 'Case']
 
 # %% ../../nbs/records/00_cases.ipynb #a67716fd
 REGIONS = {  # phase -> regions of its sizes: "" where no limit divides them, or up to the limit
     "extend": ("", "_short", "_over", "_past"),  # _short: new tokens within one block of code that works in blocks
     "prefill": ("", "_short", "_over"),  # _over: the new tokens fill the window that the cache keeps
     "decode": ("", "_past"),  # _past: the cache already holds a full window
+}
+
+
+BOUNDS = {  # region of a case -> where its tokens lie against a window of W tokens, of which the cache keeps W - 1
+    "": ("cache_len + seq_len < W",),
+    "_over": ("cache_len < W - 1", "cache_len + seq_len >= W"),
+    "_past": ("cache_len >= W - 1",),
 }
 
 

@@ -470,8 +470,9 @@ def untyped(config) -> dict:
 
 def _said_inside(own, name: str) -> str:
     "The entry, of a config without a type of its own inside another one, that says the same number; empty without one"
-    word, said = _INSIDE.get(name, ""), getattr(own, name, None)
-    return next((f"{n}.{word}" for n, part in untyped(own).items() if vars(part).get(word, "") == said), "")
+    parts, word = untyped(own), _INSIDE.get(name, "")
+    said = getattr(own, name, None) if parts else None  # which may raise, where layers differ in it
+    return next((f"{n}.{word}" for n, part in parts.items() if vars(part).get(word, "") == said), "")
 
 
 def said_again(config, name: str) -> str:

@@ -26,8 +26,8 @@ from ...records.model import ModelRecord
 from ...records.source import source_file
 
 # %% auto #0
-__all__ = ['BOUNDS', 'item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'condition_text', 'form_conditions',
-           'region_conditions', 'assumptions_of', 'padding', 'experts_of', 'model_record']
+__all__ = ['item_bytes', 'Writer', 'graph_of', 'weights_and_modules', 'condition_text', 'form_conditions', 'region_conditions',
+           'assumptions_of', 'padding', 'experts_of', 'model_record']
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #6a1e0227
 from ..recording.loops import held
@@ -43,7 +43,7 @@ from lm_predictor.tracing.config.reads import (
 )
 from ..config.ties import TIE, says_tied, ties_of
 from ..roads.symbolic import Form, ModelTrace
-from ...records.cases import Case
+from ...records.cases import BOUNDS, Case
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #97ff7413
 def item_bytes(storage, own: torch.dtype = torch.bfloat16) -> Formula:
@@ -262,13 +262,6 @@ def form_conditions(form: Form, case: Case, together: bool) -> list[str]:
     return [*found, *form.limits]
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #5bd336e8
-BOUNDS = {  # region of a case -> where its tokens lie against a window of W tokens, of which the cache keeps W - 1
-    "": ("cache_len + seq_len < W",),
-    "_over": ("cache_len < W - 1", "cache_len + seq_len >= W"),
-    "_past": ("cache_len >= W - 1",),
-}
-
-
 def region_conditions(trace: ModelTrace, case: str) -> list[str]:
     "The conditions of a case on the window of its model, where it keeps one, and on the form of its formulas"
     sizes, found = trace.windows, Case.parse(case)
@@ -451,10 +444,11 @@ def _named(model_type: str, kind: list) -> str:
 
 
 def _regions(texts: list, symbols: dict) -> list[str]:
-    "The conditions on a part of a size that a class's own sizes do not meet: these have another record"
+    "The conditions on a part of a size that a class's own sizes do not meet, or may not: others have another record"
     usual = {s: n for s, about in symbols.items() if type(n := about["default"]) is int and n > 0}
     conditions = (c for c in map(parse_condition, texts) if c.left.op != "name" and not c.right.names)
-    return [str(c) for c in conditions if c.names and c.names <= usual.keys() and not c.holds(usual)]
+    met = lambda c: c.names <= usual.keys() and c.holds(usual)
+    return [str(c) for c in conditions if c.names and c.names <= symbols.keys() and not met(c)]
 
 # %% ../../../nbs/tracing/lowering/00_graphs.ipynb #a8e48285
 def model_record(trace: ModelTrace) -> ModelRecord:

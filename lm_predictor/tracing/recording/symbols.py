@@ -16,16 +16,16 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._sympy.functions import ToFloat
 
-from ...formula.language import parse
+from ...formula.language import parse, parse_condition
 from ...formula.symbolic import to_sympy
 from lm_predictor.models.config.attributes import (
     HINTS, WORKLOAD, canonical, integers, relate, set_attribute, shaping, text_config, window_of
 )
 from ...models.config.settings import rotary_share
-from ...records.cases import Case
+from ...records.cases import BOUNDS, Case
 
 # %% auto #0
-__all__ = ['SHAPES', 'hints_of', 'size_symbol', 'near_hints', 'Symbols', 'SymbolicShapes']
+__all__ = ['SHAPES', 'hints_of', 'size_symbol', 'near_hints', 'Symbols', 'said_by_region', 'SymbolicShapes']
 
 # %% ../../../nbs/tracing/recording/05_symbols.ipynb #240b4c19
 def hints_of(
@@ -176,6 +176,22 @@ class Symbols:
         "Config attributes of which the code asked what is true of their hints, and not of the config's own numbers"
         names = {s.name for _, part in self.misleading() for s in part.free_symbols}
         return frozenset(a for a in self.relation.attributes if canonical(a) in names)
+
+# %% ../../../nbs/tracing/recording/05_symbols.ipynb #5a1d0b02
+def said_by_region(symbols: Symbols, expr, case: Case, sizes: dict) -> bool:
+    """Whether a condition on a window alone follows from where the tokens of a run lie against it, by their number.
+
+    One that holds or not by some other number is a condition of its own: it is true far around these tokens.
+    """
+    parts, tokens = [symbols.clean(part) for part in symbols.parts(expr)], sizes["cache_len"] + sizes["seq_len"]
+    names = {s for part in parts for s in part.free_symbols}
+    if {s.name for s in names} != {"sliding_window"}:
+        return False
+    (window,), near = names, {n + i for n in (tokens, sizes["cache_len"]) if n > 6 for i in range(-3, 4)}
+    within = lambda w: all(parse_condition(b.replace("W", str(w))).holds(sizes) for b in BOUNDS[case.region])
+    holds = {w: all(part.subs(window, w) == sympy.true for part in parts) for w in near | {2, 2 * tokens, 999 * tokens}}
+    return not all(holds[w] for w in near) and all(found for w, found in holds.items() if within(w))
+
 
 # %% ../../../nbs/tracing/recording/05_symbols.ipynb #634c3af7
 def _padded(x, pad, *args, **kwargs):

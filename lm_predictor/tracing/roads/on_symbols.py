@@ -36,6 +36,8 @@ def sample_on_symbols(config, concrete=frozenset(), cases=None, progress=None, a
     """
     cut, cases = copy.deepcopy(config), cases or cases_of(config)
     symbols = Symbols(cut, concrete, near)
+    if "sliding_window" in symbols.values:  # tokens are numbers on either side of the config's own
+        symbols.usual = symbols.usual | {"sliding_window": symbols.values["sliding_window"]}
     symbols.apply(cut)
     mode = FakeTensorMode(shape_env=symbols.env, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # with symbolic strides a hit costs more than computing the shape again

@@ -23,13 +23,13 @@ from ..runtime.given import cache_name
 from ..runtime.windows import averaged, blocks, cases_of, multiple
 from ..recording.recorder import Call, Op, Storage, TraceError
 from ..recording.shapes import KnownShapes
-from ...records.cases import Case
+from ...records.cases import BOUNDS, Case
 from .beyond import conditions, totals, tried_at
 from .fit import Fit, FitMeans
 from lm_predictor.tracing.roads.symbolic import (
     Form, ModelTrace, Rung, begun, copied, given_by, with_all_logits
 )
-from ..recording.symbols import Symbols, size_symbol
+from ..recording.symbols import Symbols, said_by_region, size_symbol
 
 # %% auto #0
 __all__ = ['RUNS', 'EVERY_LAYER', 'terms', 'points', 'multiple_points', 'together', 'sample_model']
@@ -278,6 +278,7 @@ class _Sampling:
             replace(case, all_logits=True).name
         )
         if key not in done:
+            asked = len(self.trace.symbols.env.guards)
             self.runnable.restore()
             cache = self.runnable.filled_cache(sizes["batch_size"], sizes["cache_len"])
             with given_by(model.base_model) as given:
@@ -291,9 +292,16 @@ class _Sampling:
                 made.executed = sum(1 for _ in made.root.walk())
                 fold_run(made, self.trace.names, loops=True)
                 self.done.setdefault(name, {})[key] = made
+            self.tell(case, sizes, asked)
         if self.lost():
             raise TraceError(f"its code turns {' and '.join(sorted(self.lost()))} into numbers")
         return done[key]
+
+    def tell(self, case: Case, sizes: dict, asked: int) -> None:
+        "Note which guards, after the first `asked`, a run of a case with numbers only met because of its region"
+        symbols, bounded = self.trace.symbols, case.region in BOUNDS and len(self.trace.windows) == 1
+        new = symbols.env.guards[asked:] if bounded else ()
+        self.trace.told |= {id(g) for g in new if said_by_region(symbols, g.expr, case, sizes)}
 
     def rows(self, case: Case, form: Form, count: int) -> list[dict]:
         "Sizes to run a case at for formulas of a form; raises ValueError where it has none"

@@ -85,6 +85,8 @@ class ModelTrace:
     least: dict = field(default_factory=dict)
     # case name -> (Form, why it fits no run) of the forms that were tried before, of a sampled trace
     refused: dict = field(default_factory=dict)
+    # the ids of guards on a window that say no more than where the tokens of a run lie against it
+    told: set = field(default_factory=set)
     layers: dict = field(default_factory=dict)  # how the layers of each kind are counted in a config, see models.kinds
 
     @property
@@ -105,7 +107,8 @@ class ModelTrace:
     def guards(self, case: str = "") -> list:
         "Conditions that the code asked about while it ran: about the sizes of a case, or about none of the workload"
         mine = {n.node.expr for n in self.sizes.get(case, {}).values() if isinstance(n, torch.SymInt)}
-        asked = [(g.expr, self.symbols.workload_symbols(g.expr)) for g in self.symbols.env.guards]
+        guards = [g.expr for g in self.symbols.env.guards if id(g) not in self.told]
+        asked = [(expr, self.symbols.workload_symbols(expr)) for expr in guards]
         return [expr for expr, about in asked if (about and about <= mine if case else not about)]
 
 # %% ../../../nbs/tracing/roads/00_symbolic.ipynb #5a45feb8
