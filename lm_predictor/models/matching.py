@@ -15,7 +15,7 @@ from ..formula.language import parse
 from .config.attributes import LAYERS, flat, part_of
 from .config.kinds import entry_at, layer_counts, layer_paths, shown_path
 from .config.overrides import OF_FULL, of_full, overrides
-from .config.settings import bookkeeping, config_value, essence, setting
+from .config.settings import bookkeeping, config_value, essence, rotary_share, setting
 from .config.validation import ModelError, check_numbers
 from ..records.storage.database import Database, DatabaseError, read_json
 from ..records.model import ModelRecord, record_from_json
@@ -92,8 +92,11 @@ def spelt(record: ModelRecord, config: dict) -> dict:
     if unread := next((name for name in record.layers.get("unread", ()) if name in config), None):
         target = record.aliases.get(unread, unread)
         raise ModelError(f"config: {unread} is the number of layers of one stack alone; {target} is that of both")
+    left = {name for a in record.symbols.values() if "computed" in a for name in a["names"]}  # to its class by "auto"
     for name, value in {**config, **inner}.items():
         target = record.aliases.get(name, name)
+        if value == "auto" and target in left:
+            continue
         if target != name and config.get(target, value) != value:
             raise ModelError(f"config: {name} {value!r} and {target} {config[target]!r} are two names of one entry")
         found[target] = value
@@ -115,21 +118,27 @@ def _width_of_head(record: ModelRecord, config: dict) -> int:
 
 def _entry(record: ModelRecord, config: dict, name: str, usual: int | None) -> int | None:
     "An entry of a config, or what its class makes of others where it is not given; usual: its default"
-    about = next((a for a in record.symbols.values() if name in a["names"] and "computed" in a), None)
+    rules = (a for a in record.symbols.values() if name in a["names"] and "computed" in a)
+    about = next((a for a in rules if not a["computed"]["always"]), None)  # else it is the entry that counts
     given = config_value(config, about["names"] if about else [name])
     return given if given is not None else _computed(record, config, about) if about else usual
 
-
+# %% ../../nbs/models/00_matching.ipynb #31298094
 def _computed(record: ModelRecord, config: dict, about: dict) -> int | None:
     "What the class of a config computes of its other entries for a symbol; None where it takes what is given"
     rule = about.get("computed")
     if not rule or not rule["always"] and config_value(config, about["names"]) is not None:
         return None
     entries = {name: _entry(record, config, name, default) for name, default in rule["defaults"].items()}
+    if not rule["formula"]:  # in a way that is not known
+        names = [f"{name} {value}" for name, value in entries.items() if value != rule["defaults"][name]]
+        if names:
+            raise ModelError(f"config: {about['names'][-1]} is not given, and not known for {' and '.join(names)}")
+        return about["default"]
     if None in entries.values():
         return None
     for name, value in entries.items():
-        if type(value) is not int:
+        if type(value) is not int or value < 1:
             raise ModelError(f"config: {name} must be a positive integer, got {value!r}")
     return parse(rule["formula"]).evaluate(entries)
 
@@ -198,7 +207,7 @@ def _alike(value, about: dict) -> bool:
 
 def _follower(raw: dict, name: str, about: dict, settings: dict) -> str:
     "A size from which a config's class computes another value of a setting than its default; empty without one"
-    if name in raw:
+    if name in raw or name == "rotary_share" and rotary_share(raw) is not None:
         return ""
     for row in about.get("from", ()):
         sizes = row.keys() - settings  # entries that are settings are compared themselves

@@ -10,9 +10,10 @@ import hashlib
 import math
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 from ...records.storage.files import file_of, model_path
-from ...models.config.attributes import LAYERS, flat, part_of, stating
+from ...models.config.attributes import LAYERS, flat, part_of, stating, text_config
 from ...models.sources.hub import quiet
 from ...models.sources.loading import full_config
 from ...models.matching import fits, note_given, symbol_values
@@ -55,44 +56,62 @@ def _with_part(about: dict, config: dict, whole: dict) -> dict:
     return about
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #26545484
-def _of_one(value: int, name: str, n: int, twice: int) -> str:
-    "A multiple of an entry and a constant, or a part of it rounded up, as its value and that at twice the entry tell"
+def _of_one(value: int, name: str, n: int, twice: int):
+    "A multiple of an entry and a constant, or a part of it, rounded up or down, as its value and that at twice it tell"
     slope, rest = divmod(twice - value, n)
     constant = value - slope * n
-    text = f"{slope}*{name}" if slope != 1 else name
-    text += f" {'+' if constant > 0 else '-'} {abs(constant)}" * bool(constant)
-    return text if not rest else f"ceil({name}/{n // value})" if n % value == 0 else ""
+    if not rest:
+        yield (f"{slope}*{name}" if slope != 1 else name) + f" {'+-'[constant < 0]} {abs(constant)}" * bool(constant)
+    elif n % value == 0:
+        yield from (f"ceil({name}/{n // value})", f"{name}//{n // value}")
 
 
-def _of_two(value: int, entries: dict, made) -> str:
-    "The product of two entries, or a multiple of their quotient"
+def _of_many(value: int, entries: dict, made):
+    "The product of entries, where it is the value; else what grows with it over what it shrinks with: one may be 1"
     if math.prod(entries.values()) == value:
-        return "*".join(sorted(entries))
-    top, bottom = sorted(entries, key=lambda name: -(made(**{name: 2 * entries[name]}) or 0))
-    part = Fraction(value * entries[bottom], entries[top])
-    above = top if part.numerator == 1 else f"{part.numerator}*{top}"
-    below = bottom if part.denominator == 1 else f"({part.denominator}*{bottom})"
-    return f"{above}//{below}" if max(part.numerator, part.denominator) <= 16 else ""
+        yield "*".join(sorted(entries))
+    tops = sorted(name for name, n in entries.items() if (made(**{name: 2 * n}) or 0) > value)
+    bottoms = sorted(entries.keys() - set(tops))
+    above, below = (math.prod(entries[name] for name in names) for names in (tops, bottoms))
+    part = Fraction(value * below, above)
+    if tops and bottoms and max(part.numerator, part.denominator) <= 16:
+        factors, divisors = ([n] * (n > 1) for n in (part.numerator, part.denominator))
+        under = "*".join(map(str, [*divisors, *bottoms]))
+        yield "*".join(map(str, [*factors, *tops])) + "//" + (f"({under})" if "*" in under else under)
+
+# %% ../../../nbs/obtain/fresh/01_record.ipynb #26545485
+_HEADS = {"num_attention_heads", "num_key_value_heads"}
+
+
+def _holds(rule: str, entries: dict, made) -> bool:
+    "Whether a formula gives what the class makes of other numbers: of all that it takes"
+    last, told = rule.split("//")[-1], []  # a head goes into the width that is shared out
+    first = sorted(entries, key=lambda name: name not in last)
+    for names, times, more in product((first, first[::-1]), (2, 3, 4, 5), (0, 1) if len(entries) == 1 else (0,)):
+        other = {name: times * (1 + 2 * i) * entries[name] + more for i, name in enumerate(names)}
+        found = made(**other, **dict.fromkeys(_HEADS - entries.keys(), 1) if more else {})  # one goes into all widths
+        told += [found == parse(rule).evaluate(other)] if found is not None else []
+    return bool(told) and all(told)
 
 
 def _rule_of(value: int, entries: dict, made) -> str:
-    "A formula of one entry or two that gives what the class makes of them, at other numbers, too; empty without one"
+    "A formula of entries that gives what the class makes of them, at other numbers, too; empty without one"
+    rules = _of_many(value, entries, made) if entries else ()
     if len(entries) == 1:
         [(name, n)] = entries.items()
-        rule = _of_one(value, name, n, made(**{name: 2 * n}))
-    else:
-        rule = _of_two(value, entries, made) if len(entries) == 2 else ""
-    last = next(iter(reversed(rule.split("//"))), "")  # a head goes into the width that is shared out
-    for times in (3, 4, 5) if rule else ():
-        rows = enumerate(sorted(entries, key=lambda name: name not in last))
-        other = {name: times * (1 + 2 * i) * entries[name] + ("ceil" in rule) for i, name in rows}
-        if (found := made(**other)) is not None:  # else the class refuses these
-            return rule if found == parse(rule).evaluate(other) else ""
-    return ""
+        rules = _of_one(value, name, n, made(**{name: 2 * n}))
+    return next((rule for rule in rules if _holds(rule, entries, made)), "")
+
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #c457e609
+def _stated_numbers(config: dict) -> dict:
+    "The numbers in the text of a class, of which it may make others under the same names: Bailing's width of a head"
+    fields = getattr(type(text_config(full_config(config))), "__dataclass_fields__", {})
+    return {name: field.default for name, field in fields.items() if type(field.default) is int}
+
+
 def _computed_of(about: dict, config: dict, aliases: dict) -> dict:
-    "How a class computes one number of other entries of a config; empty where it does not"
+    "How a class computes one number of other entries of a config; empty where it does not; no formula: in another way"
     names, inside = about["names"], isinstance(config.get("text_config"), dict)
     spelt = {aliases.get(k, k): v for k, v in (config["text_config"] if inside else config).items()}
     rest = {k: v for k, v in spelt.items() if k not in names}
@@ -106,15 +125,17 @@ def _computed_of(about: dict, config: dict, aliases: dict) -> dict:
     value = made()
     if type(value) is not int:
         return {}
-    whole = {**completed(rest), **flat(rest)}
+    whole = {**completed(rest), **_stated_numbers(config), **flat(rest)}
     entries = {k: v for k, v in whole.items() if type(v) is int and v > 0 and not bookkeeping(k)}
     others = {k: v for k, v in entries.items() if k not in names and k not in aliases}
     sources = {k: v for k, v in others.items() if made(**{k: 2 * v}) not in (None, value)}
     direct = {k: v for k, v in sources.items() if made(**{**sources, k: 2 * v}) != value}  # not by way of another one
     rule = _rule_of(value, direct, made)
-    usual = flat(full_config({"model_type": config["model_type"]}).to_dict()) if rule else {}
+    bare = {"model_type": config["model_type"]}
+    usual = {**flat(full_config(bare).to_dict()), **_stated_numbers(bare)} if direct else {}
     defaults = {k: n if type(n := usual.get(k)) is int else None for k in direct}
-    return {"formula": rule, "defaults": defaults, "always": made(**{names[-1]: value + 64}) == value} if rule else {}
+    always = made(**{names[-1]: value + 64}) == value
+    return {"formula": rule, "defaults": defaults, "always": always} if direct else {}
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #cab139d3
 _OWN_RULES = {"head_dim", "num_kv_heads", "tie_word_embeddings", "num_layers"}  # of symbol_values
@@ -129,7 +150,8 @@ def note_computed(record: ModelRecord, config: dict) -> ModelRecord:
     rotated = {"head_dim"} if "qk_rope_head_dim" in symbols else set()  # another name of the rotated part of a head
     for symbol in symbols.keys() - (_OWN_RULES - {"head_dim"}):
         rule = _computed_of(symbols[symbol], config, record.aliases)
-        if rule and (rule["always"] or symbol not in _OWN_RULES - rotated):  # DeepSeek-OCR 2 takes no width of a head
+        other = rule.get("formula", "") not in ("", "hidden_size//num_attention_heads")  # Zamba's: of twice the width
+        if rule and (rule["always"] or other or symbol not in _OWN_RULES - rotated):  # DeepSeek-OCR 2 takes none
             symbols[symbol] = {**symbols[symbol], "computed": rule}
     return replace(record, symbols=symbols)
 

@@ -255,6 +255,15 @@ def _proven(pattern: Pattern, own: tuple) -> bool:
     return all(len(values) > 2 for key, values in seen.items() if key not in fixed)
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #0cb64c79
+def _unsaid(config, name: str, values: list, made: list | None) -> dict:
+    "The list that a class makes where a config gives none: of as many layers, if that is this one, else by default"
+    try:
+        own = getattr(remade(config, {name: None}, layer_count(config)), name)
+    except Exception:  # a config class refuses in many ways
+        own = None
+    return {"usual": list(values)} if own == list(values) else {"usual": made} if made else {}
+
+
 def _columns_of(config, lists: dict, whole: dict, usual: dict):
     "For each list of a config with one value per layer, the columns that may state it: with a rule of its class first"
     many, cls = layer_count(config), type(text_config(config))
@@ -276,7 +285,7 @@ def _columns_of(config, lists: dict, whole: dict, usual: dict):
                     found.append(bare | _column(by, key, default, two))
         if settable and len(set(map(str, values))) > 1:
             found = [*spellings(config, name, values, made), *sharings(config, name, values, made), *found]
-        yield [*found, *([bare | ({"usual": made} if made else {})] if settable else [])]
+        yield [*found, *([bare | _unsaid(config, name, values, made)] if settable else [])]
 
 # %% ../../../nbs/tracing/config/01_counted.ipynb #49ddfca5
 def _listed(config, whole: dict, lists: dict, usual: dict):

@@ -226,6 +226,10 @@ def _trials(config_class) -> tuple:
     return _followed[config_class]
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #656fd29e
+def _items(change: dict) -> list:
+    return [(k, str(v)) for k, v in change.items()]
+
+
 @quiet()
 def follows(config_class, name: str, about: dict) -> list[dict]:
     """From which other entries the value of a setting follows where a config does not give it.
@@ -234,15 +238,18 @@ def follows(config_class, name: str, about: dict) -> list[dict]:
     of a row differ from these.
     """
     usual, rows = _trials(config_class)
-    changed, single = [], set()
+    changed, single = [], {}
     before = essence(setting(usual, name, None), about)
     for change, made in rows:
-        if name not in change and essence(setting(made, name, None), about) != before:
-            if len(change) == 1:
-                single |= set(change)
-                changed.append(tuple(change))
-            elif not single & set(change):
-                changed.append(tuple(sorted(change)))
+        value = essence(setting(made, name, None), about)
+        if name in change or value == before:
+            continue
+        alone = [single[item] for item in _items(change) if item in single]
+        if len(change) == 1:
+            single |= dict.fromkeys(_items(change), value)
+        unseen = not {k for k, _ in single} & change.keys()
+        if len(change) == 1 or unseen or len(alone) == 1 and value not in alone:  # else one of the two decides
+            changed.append(tuple(sorted(change)))
     return [{k: usual.get(k) for k in row} for row in dict.fromkeys(changed)]
 
 # %% ../../../nbs/tracing/config/00_reads.ipynb #8a970bf5

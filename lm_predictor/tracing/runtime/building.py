@@ -372,7 +372,8 @@ def _without_data(model) -> None:
 def _sorted_names(m) -> None:
     "Put a module's sets of names in one order: Gemma 4 goes over a set of kinds of layers, another way in each process"
     for name, names in list(vars(m).items()):
-        if isinstance(names, set) and names and all(isinstance(n, str) for n in names):
+        own = not name.startswith("_")  # torch's are added to: CTRL registers a buffer in its forward()
+        if own and isinstance(names, set) and names and all(isinstance(n, str) for n in names):
             setattr(m, name, tuple(sorted(names)))
 
 

@@ -12,6 +12,7 @@ import torch
 
 from ...models.config.attributes import LAYERS, set_attribute, text_config
 from ...models.config.kinds import layer_label
+from ...models.config.settings import bookkeeping
 
 # %% auto #0
 __all__ = ['layers_name', 'layer_count', 'stacks', 'other_stacks', 'layer_lists', 'per_layer', 'layer_kinds', 'layer_key',
@@ -105,7 +106,7 @@ def per_layer(config, layers: int) -> dict:
             computed[name] = member.fget(config)
         except Exception:  # a property of another modality
             continue
-    return {k: v for k, v in {**computed, **vars(config)}.items() if not k.startswith("_") and listed(v)}
+    return {k: v for k, v in {**computed, **vars(config)}.items() if not bookkeeping(k) and listed(v)}
 
 # %% ../../../nbs/tracing/runtime/02_layers.ipynb #0c6782a0
 def _counts_layers(model, lists: dict, layers: int) -> bool:
