@@ -68,10 +68,10 @@ def _for_every_layer(record: ModelRecord, config: dict) -> dict:
     names = {n: n for about in record.symbols.values() if about.get("listed") for n in about["names"]}
     names |= {about["again"]: about["names"][0] for about in record.symbols.values() if "again" in about}
     rows = {n: config[n] for n in names if isinstance(config.get(n), list) and config[n]}
-    for about in (a for a in record.symbols.values() if type(config.get(a.get("again"))) is int):  # of an encoder
-        said, own = config[about["again"]], config.get(about["names"][0], about["default"])
-        if said != own:
-            name = about["names"][0]
+    for about in (a for a in record.symbols.values() if "again" in a):
+        said, name = config.get(about["again"], about.get("again_default")), about["names"][0]
+        own = config.get(name, about["default"])
+        if type(said) is int and said != own:  # of an encoder
             raise ModelError(f"config: {about['again']} is {said} and {name} {own}, traced with one number for both")
     if other := next((n for n, row in rows.items() if any(v != row[0] for v in row)), None):
         raise ModelError(f"config: {other} differs from layer to layer, traced with one number for all of them")
@@ -148,13 +148,13 @@ def symbol_values(record: ModelRecord, config: dict, absent: list | None = None)
 
     absent: takes the names of those that a config's class has no number for either; without it they are missing.
     """
-    config = spelt(record, config)
+    config, heads = spelt(record, config), record.symbols.get("num_heads")
     values = layer_counts(config, record.layers)
     for symbol, about in ((s, a) for s, a in record.symbols.items() if s not in values):
         value = config_value(config, about["names"], about["default"])
         computed = _computed(record, config, about)
-        if symbol == "num_kv_heads" and (value is None or _null(config, about["names"])):
-            value = config_value(config, record.symbols["num_heads"]["names"], record.symbols["num_heads"]["default"])
+        if symbol == "num_kv_heads" and heads and (value is None or _null(config, about["names"])):
+            value = config_value(config, heads["names"], heads["default"])
         given = config_value(config, about["names"])
         if symbol == "head_dim" and (value is None or about.get("derived") and given is None):
             value = _width_of_head(record, config)
@@ -163,7 +163,7 @@ def symbol_values(record: ModelRecord, config: dict, absent: list | None = None)
         elif absent is not None and value is about["default"] is None and given is None:
             absent.append(about["names"][-1])
             continue
-        elif symbol not in ("num_kv_heads", "tie_word_embeddings") and _null(config, about["names"]):
+        elif symbol not in ("num_kv_heads" if heads else "", "tie_word_embeddings") and _null(config, about["names"]):
             raise ModelError(_why_null(config, about["names"][-1]))
         if symbol == "tie_word_embeddings":
             if value not in (0, 1):

@@ -75,6 +75,7 @@ _NAMED = {
         "names": {"type": "array", "items": _TEXT, "minItems": 1}, "default": {"type": ["integer", "null"]},
         **dict.fromkeys(("derived", "listed"), {"type": "boolean"}),
         "again": _TEXT,  # the list that says the same number of each layer, and counts where it is given
+        "again_default": {"type": "integer"},  # or the number of an encoder: what its class has of it by default
         "above": {"type": "object", "additionalProperties": {"type": ["integer", "null"]}},  # entry -> class's default
         "tied": {  # what a whole has by default, and its part for language; null where one decides nothing
             "type": "object", "required": ["whole", "part"], "additionalProperties": False,

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 from dataclasses import replace
-from fractions import Fraction
-from itertools import product
 
 from ...records.storage.files import file_of, model_path
-from ...models.config.attributes import LAYERS, flat, part_of, stating, text_config
+from ...models.config.attributes import LAYERS, flat, part_of, stating
 from ...models.sources.hub import quiet
 from ...models.sources.loading import full_config
 from ...models.matching import fits, note_given, symbol_values
+from .computed import note_computed, note_parts, note_pinned
 from .weights import resized, weighed, weights_check, with_shared_weights
-from ...formula.language import parse
 from ...models.config.settings import bookkeeping, config_value
 from ...models.sources.remote_code import TRACE_EXTRA, missing_package, where_raised
 from ...models.config.validation import ModelError, NeedsTrace
@@ -27,133 +24,8 @@ from ...records.model import ModelRecord, record_from_json, record_to_json
 from ...records.status import Check, verdict
 
 # %% auto #0
-__all__ = ['note_parts', 'note_computed', 'note_taken', 'note_unkept', 'note_stated', 'note_words', 'untraceable',
-           'fit_own_config', 'with_lists', 'NoFunctions', 'with_functions', 'traced', 'verification']
-
-# %% ../../../nbs/obtain/fresh/01_record.ipynb #72a80861
-def note_parts(record: ModelRecord, config: dict, whole: dict) -> ModelRecord:
-    """A copy of a record whose symbols know the names under which parts of a config give their numbers.
-
-    config: as given, `attn_config.kv_n_heads`.
-    whole: as its class completes it, with the attributes that it makes of them.
-    """
-    symbols = {name: _with_part(about, config, whole) for name, about in record.symbols.items()}
-    return replace(record, symbols=symbols)
-
-
-def _with_part(about: dict, config: dict, whole: dict) -> dict:
-    names, value = about["names"], config_value(flat(whole), about["names"])
-    if value is None or isinstance(value, bool) or value == config_value(flat(config), names, about["default"]):
-        return about
-    inside = [(part, key, n) for part, rows in config.items() if isinstance(rows, dict) for key, n in rows.items()]
-    for part, key in ((part, key) for part, key, n in inside if n == value):
-        try:
-            other = full_config({**config, part: {**config[part], key: 2 * value}}).to_dict()
-        except ModelError:  # the class refuses twice the number
-            continue
-        if config_value(flat(other), names) == 2 * value:
-            return {**about, "names": [*names, f"{part}.{key}"]}
-    return about
-
-# %% ../../../nbs/obtain/fresh/01_record.ipynb #26545484
-def _of_one(value: int, name: str, n: int, twice: int):
-    "A multiple of an entry and a constant, or a part of it, rounded up or down, as its value and that at twice it tell"
-    slope, rest = divmod(twice - value, n)
-    constant = value - slope * n
-    if not rest:
-        yield (f"{slope}*{name}" if slope != 1 else name) + f" {'+-'[constant < 0]} {abs(constant)}" * bool(constant)
-    elif n % value == 0:
-        yield from (f"ceil({name}/{n // value})", f"{name}//{n // value}")
-
-
-def _of_many(value: int, entries: dict, made):
-    "The product of entries, where it is the value; else what grows with it over what it shrinks with: one may be 1"
-    if math.prod(entries.values()) == value:
-        yield "*".join(sorted(entries))
-    tops = sorted(name for name, n in entries.items() if (made(**{name: 2 * n}) or 0) > value)
-    bottoms = sorted(entries.keys() - set(tops))
-    above, below = (math.prod(entries[name] for name in names) for names in (tops, bottoms))
-    part = Fraction(value * below, above)
-    if tops and bottoms and max(part.numerator, part.denominator) <= 16:
-        factors, divisors = ([n] * (n > 1) for n in (part.numerator, part.denominator))
-        under = "*".join(map(str, [*divisors, *bottoms]))
-        yield "*".join(map(str, [*factors, *tops])) + "//" + (f"({under})" if "*" in under else under)
-
-# %% ../../../nbs/obtain/fresh/01_record.ipynb #26545485
-_HEADS = {"num_attention_heads", "num_key_value_heads"}
-
-
-def _holds(rule: str, entries: dict, made) -> bool:
-    "Whether a formula gives what the class makes of other numbers: of all that it takes"
-    last, told = rule.split("//")[-1], []  # a head goes into the width that is shared out
-    first = sorted(entries, key=lambda name: name not in last)
-    for names, times, more in product((first, first[::-1]), (2, 3, 4, 5), (0, 1) if len(entries) == 1 else (0,)):
-        other = {name: times * (1 + 2 * i) * entries[name] + more for i, name in enumerate(names)}
-        found = made(**other, **dict.fromkeys(_HEADS - entries.keys(), 1) if more else {})  # one goes into all widths
-        told += [found == parse(rule).evaluate(other)] if found is not None else []
-    return bool(told) and all(told)
-
-
-def _rule_of(value: int, entries: dict, made) -> str:
-    "A formula of entries that gives what the class makes of them, at other numbers, too; empty without one"
-    rules = _of_many(value, entries, made) if entries else ()
-    if len(entries) == 1:
-        [(name, n)] = entries.items()
-        rules = _of_one(value, name, n, made(**{name: 2 * n}))
-    return next((rule for rule in rules if _holds(rule, entries, made)), "")
-
-
-# %% ../../../nbs/obtain/fresh/01_record.ipynb #c457e609
-def _stated_numbers(config: dict) -> dict:
-    "The numbers in the text of a class, of which it may make others under the same names: Bailing's width of a head"
-    fields = getattr(type(text_config(full_config(config))), "__dataclass_fields__", {})
-    return {name: field.default for name, field in fields.items() if type(field.default) is int}
-
-
-def _computed_of(about: dict, config: dict, aliases: dict) -> dict:
-    "How a class computes one number of other entries of a config; empty where it does not; no formula: in another way"
-    names, inside = about["names"], isinstance(config.get("text_config"), dict)
-    spelt = {aliases.get(k, k): v for k, v in (config["text_config"] if inside else config).items()}
-    rest = {k: v for k, v in spelt.items() if k not in names}
-    completed = lambda own: flat(full_config({**config, "text_config": own} if inside else own).to_dict())
-
-    def made(**changes) -> int | None:
-        "What the class makes of the number where entries are others; None where it refuses them"
-        with contextlib.suppress(Exception):  # a config class refuses in many ways
-            return config_value(completed({**rest, **changes}), names)
-
-    value = made()
-    if type(value) is not int:
-        return {}
-    whole = {**completed(rest), **_stated_numbers(config), **flat(rest)}
-    entries = {k: v for k, v in whole.items() if type(v) is int and v > 0 and not bookkeeping(k)}
-    others = {k: v for k, v in entries.items() if k not in names and k not in aliases}
-    sources = {k: v for k, v in others.items() if made(**{k: 2 * v}) not in (None, value)}
-    direct = {k: v for k, v in sources.items() if made(**{**sources, k: 2 * v}) != value}  # not by way of another one
-    rule = _rule_of(value, direct, made)
-    bare = {"model_type": config["model_type"]}
-    usual = {**flat(full_config(bare).to_dict()), **_stated_numbers(bare)} if direct else {}
-    defaults = {k: n if type(n := usual.get(k)) is int else None for k in direct}
-    always = made(**{names[-1]: value + 64}) == value
-    return {"formula": rule, "defaults": defaults, "always": always} if direct else {}
-
-# %% ../../../nbs/obtain/fresh/01_record.ipynb #cab139d3
-_OWN_RULES = {"head_dim", "num_kv_heads", "tie_word_embeddings", "num_layers"}  # of symbol_values
-
-
-def note_computed(record: ModelRecord, config: dict) -> ModelRecord:
-    """A copy of a record whose symbols know from which other entries of a config its class computes them, and how.
-
-    config: as given.
-    """
-    symbols = dict(record.symbols)
-    rotated = {"head_dim"} if "qk_rope_head_dim" in symbols else set()  # another name of the rotated part of a head
-    for symbol in symbols.keys() - (_OWN_RULES - {"head_dim"}):
-        rule = _computed_of(symbols[symbol], config, record.aliases)
-        other = rule.get("formula", "") not in ("", "hidden_size//num_attention_heads")  # Zamba's: of twice the width
-        if rule and (rule["always"] or other or symbol not in _OWN_RULES - rotated):  # DeepSeek-OCR 2 takes none
-            symbols[symbol] = {**symbols[symbol], "computed": rule}
-    return replace(record, symbols=symbols)
+__all__ = ['note_taken', 'note_unkept', 'note_stated', 'note_words', 'untraceable', 'fit_own_config', 'with_lists', 'NoFunctions',
+           'with_functions', 'traced', 'verification']
 
 # %% ../../../nbs/obtain/fresh/01_record.ipynb #df5b5761
 def _leaving_out(config: dict, key: str) -> dict:
@@ -283,7 +155,7 @@ def fit_own_config(
         record = replace(record, id=f"{model_type}{digest}", model_type=model_type)
     record = note_taken(note_computed(note_parts(record, config, whole), config), config)
     record = note_given(record, config, whole, resized=resized(record, config))
-    record = note_stated(note_words(note_unkept(record, config), config), config)
+    record = note_pinned(note_stated(note_words(note_unkept(record, config), config), config), config)
     misfit = fits(record, whole) or fits(record, config)
     if not misfit and symbol_values(record, config) != symbol_values(record, whole):
         misfit = "its class reads other sizes from it than it states"

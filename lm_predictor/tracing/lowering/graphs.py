@@ -405,6 +405,7 @@ def _symbols_of(trace: ModelTrace, base: dict) -> dict:
         default = int(default) if isinstance(default, (int, bool)) else absent
         listed = {"listed": True} if any(takes_list(type(text_config(config)), n) for n in names) else {}
         again = {"again": rows} if (rows := said_again(config, name)) else {}
+        again |= {"again_default": base[rows]} if type(base.get(rows)) is int else {}
         if "." in rows and not {*names} & {*getattr(type(text_config(config)), "__dataclass_fields__", ())}:
             names, again = [rows], {}  # which its class makes of that alone
         symbols[canonical(name)] = {"names": names, "default": default} | listed | again
