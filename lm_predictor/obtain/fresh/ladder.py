@@ -140,14 +140,16 @@ def at_one(record: ModelRecord, values: dict, name: str) -> dict:
     sizes = values | dict.fromkeys(alike | {name}, 1)
     return sizes if all(c.holds(sizes) for c in record.conditions if c.names <= sizes.keys()) else {}
 
-
+# %% ../../../nbs/obtain/fresh/00_ladder.ipynb #f933ff74
 def more_than_one(record: ModelRecord, config, values: dict) -> tuple[str, ...]:
     """Conditions `name > 1` on symbols of which one does something else than more of them do.
 
     config: of transformers; values: its numbers by symbol. Sizes that its class refuses are not among them.
     """
     found, drawn = [], config_sizes(record, values, random.Random(0))
-    for name in (n for n in _COUNTS if n in record.symbols and n not in settled(record)):
+    said = {"num_heads > num_kv_heads", "num_kv_heads == num_heads"} & {*record.assumptions}  # `matching` knows these
+    counts = _COUNTS if said else (*_COUNTS, "num_kv_heads")
+    for name in (n for n in counts if n in record.symbols and n not in settled(record)):
         tried = filter(None, (at_one(record, numbers, name) for numbers in (drawn, values)))
         twin = next(filter(None, (_twin(record, config, sizes) for sizes in tried)), None)
         usual = (c for c in record.cases if twin and not Case.parse(c).all_logits and not Case.parse(c).beyond)
